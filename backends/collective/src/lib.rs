@@ -1,0 +1,1 @@
+//! Collectives over ranks: one process, threads of one process.

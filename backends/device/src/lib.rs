@@ -1,0 +1,1 @@
+//! Where tensors live: host memory, staging pools, strided copies.

@@ -1,0 +1,1 @@
+//! What a shard is: regions, dtypes, sharded tensors, topologies and sharding rules.

@@ -1,0 +1,2 @@
+//! The `reshard` command.
+fn main() {}
