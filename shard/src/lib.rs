@@ -1,1 +1,29 @@
-//! What a shard is: regions, dtypes, sharded tensors, topologies and sharding rules.
+//! What a shard is.
+//!
+//! A tensor has a *global shape*. What one rank holds of it, a *shard*, is a list of [`Region`]s, n-d boxes in
+//! global coordinates, each with a place in the rank's local buffer. Column, row and vocabulary parallelism are
+//! one region; packed QKV is one per segment; expert parallelism, FSDP2 and a slice of a ZeRO bucket are regions
+//! too. There is no second mechanism.
+//!
+//! This crate does no I/O and depends on no other crate of the project, so that a training framework's layer code
+//! can depend on it alone.
+
+mod coverage;
+mod dtype;
+mod error;
+mod placement;
+mod region;
+mod replica;
+mod split;
+mod state_dict;
+mod tensor;
+
+pub use coverage::{CoverageFault, FaultKind, prove_tiling};
+pub use dtype::DType;
+pub use error::ShardError;
+pub use placement::Placement;
+pub use region::{Dims, MAX_AXES, Region, RegionError, volume_of};
+pub use replica::{GroupId, Replica};
+pub use split::Split;
+pub use state_dict::ShardedStateDict;
+pub use tensor::{ShardedTensor, ShardedTensorBuilder, StateGroup};

@@ -1,0 +1,111 @@
+use crate::region::{Dims, Region, RegionError};
+use crate::{CoverageFault, DType};
+
+/// Why something is not a shard, a state dict, a topology or a rule table. Every variant is *invalid input*: the
+/// caller's description is wrong, nothing was read or written.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShardError {
+    /// Coordinates or sizes of a tensor are not valid.
+    #[error("tensor `{key}`: {source}")]
+    Region {
+        /// The tensor.
+        key: String,
+        /// What is wrong.
+        source: RegionError,
+    },
+    /// Two regions of one shard overlap in global coordinates.
+    #[error("tensor `{key}`: two regions of one shard overlap at element {point:?}")]
+    RegionsOverlap {
+        /// The tensor.
+        key: String,
+        /// The first element that two regions share.
+        point: Dims,
+    },
+    /// Two elements share a place in the local buffer, or one lies outside it.
+    #[error(
+        "tensor `{key}`: region {region} does not fit its local buffer of {local_elements} elements: {why}"
+    )]
+    Placement {
+        /// The tensor.
+        key: String,
+        /// The region.
+        region: Region,
+        /// Size of the local buffer, in elements.
+        local_elements: u64,
+        /// What does not fit.
+        why: &'static str,
+    },
+    /// A declared split (axis and segments) does not fit the global shape.
+    #[error(
+        "tensor `{key}`: split of axis {axis} with segments {segments:?} does not fit global shape {global_shape:?}"
+    )]
+    Split {
+        /// The tensor.
+        key: String,
+        /// The declared axis.
+        axis: usize,
+        /// The declared segment lengths along it.
+        segments: Vec<u64>,
+        /// The tensor's global shape.
+        global_shape: Dims,
+    },
+    /// The logical shape is not inside the global shape, or differs on an axis that may not be padded.
+    #[error(
+        "tensor `{key}`: logical shape {logical_shape:?} does not fit global shape {global_shape:?} (padded axes {padded_axes:?})"
+    )]
+    LogicalShape {
+        /// The tensor.
+        key: String,
+        /// Shape without padding.
+        logical_shape: Dims,
+        /// Shape with padding.
+        global_shape: Dims,
+        /// The axes on which padding is allowed.
+        padded_axes: Vec<usize>,
+    },
+    /// An opaque dtype can only be held whole.
+    #[error("tensor `{key}`: dtype {dtype} is packed and can only be saved and loaded whole, in whole bytes")]
+    OpaqueSplit {
+        /// The tensor.
+        key: String,
+        /// Its dtype.
+        dtype: DType,
+    },
+    /// `replica_id` is not below `replica_count`, or the ranks of a replica group are not sorted and distinct.
+    #[error("tensor `{key}`: replica {id} of {count} is not valid: {why}")]
+    Replica {
+        /// The tensor.
+        key: String,
+        /// The replica id.
+        id: u32,
+        /// The replica count.
+        count: u32,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// A key was given twice.
+    #[error("tensor `{key}` is declared twice; merge the declarations or rename one")]
+    DuplicateKey {
+        /// The tensor.
+        key: String,
+    },
+    /// A tensor says that it is the same as one that is not there, or that is itself an alias.
+    #[error(
+        "tensor `{key}` is declared an alias of `{target}`, which is not a tensor of this state dict on its own"
+    )]
+    Alias {
+        /// The tensor.
+        key: String,
+        /// What it names.
+        target: String,
+    },
+    /// The regions that all ranks hold together do not tile the tensor.
+    #[error("tensor `{key}`: {fault}")]
+    Coverage {
+        /// The tensor.
+        key: String,
+        /// Where.
+        fault: CoverageFault,
+    },
+}
