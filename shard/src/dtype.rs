@@ -22,10 +22,8 @@ macro_rules! dtypes {
             /// The name used in metadata, rules and the command line.
             pub const fn name(self) -> &'static str { match self { $(DType::$variant => $name,)* } }
 
-            /// The name in a safetensors header.
-            ///
-            /// The FNUZ forms and `u8`-sized types that safetensors has no name for are written as `U8`;
-            /// metadata.json carries the true dtype.
+            /// The name in a safetensors header, which since safetensors 0.8 knows each of these dtypes. An older
+            /// reader refuses a file that holds one it does not know.
             pub const fn safetensors_name(self) -> &'static str { match self { $(DType::$variant => $tag,)* } }
         }
 

@@ -89,7 +89,7 @@ impl ChunkTable {
     /// number of chunks ([`RegionError::Rank`]).
     pub fn from_words(ndim: usize, words: Vec<u64>) -> Result<Self, RegionError> {
         let table = Self { ndim, words };
-        if table.words.len() % table.stride() != 0 {
+        if !table.words.len().is_multiple_of(table.stride()) {
             return Err(RegionError::Rank { offset: table.words.len() % table.stride(), shape: ndim });
         }
         for row in table.words.chunks_exact(table.stride()) {
