@@ -379,7 +379,7 @@ impl ShardedTensorBuilder {
         };
         // A whole number of bytes, so that the tensor's payload has a length at all.
         let bits = tensor.global_shape.iter().product::<u64>() * tensor.dtype.bits();
-        if dense && bits % 8 == 0 && tensor.padded_axes.is_empty() {
+        if dense && bits.is_multiple_of(8) && tensor.padded_axes.is_empty() {
             return Ok(());
         }
         Err(ShardError::OpaqueSplit { key: key.to_owned(), dtype: tensor.dtype })

@@ -1,0 +1,98 @@
+//! Which saved tensor fills a wanted one, tied weights included.
+
+use super::PlanError;
+use crate::format::{SavedLayout, SavedTensor};
+use reshard_shard::{ShardedStateDict, ShardedTensor};
+use std::collections::BTreeMap;
+
+/// For tied weights whose copies were saved apart: which saved key fills the one tensor that both share now.
+/// The key is that of the tensor that owns the storage in the target, the value the saved key that wins.
+pub type TieWinners = BTreeMap<String, String>;
+
+/// The saved tensor that holds the bytes of `key`, after following an alias.
+pub(crate) fn stored<'a>(saved: &'a SavedLayout, key: &'a str) -> Option<(&'a str, &'a SavedTensor)> {
+    let tensor = saved.tensors.get(key)?;
+    match &tensor.alias_of {
+        None => Some((key, tensor)),
+        Some(owner) => saved.tensors.get(owner).map(|tensor| (owner.as_str(), tensor)),
+    }
+}
+
+/// The saved key that fills the wanted tensor `key`.
+///
+/// A state of a parameter that was tied when it was saved is stored under one name only (a framework's optimizer
+/// sees the shared tensor once), so the names that shared its storage are tried too.
+pub(crate) fn source_key(saved: &SavedLayout, key: &str, wanted: &ShardedTensor) -> Option<String> {
+    if let Some((found, _)) = stored(saved, key) {
+        return Some(found.to_owned());
+    }
+    let parameter = wanted.parameter()?;
+    shares_storage(saved, parameter)
+        .map(|other| renamed(key, parameter, other))
+        .find_map(|other| stored(saved, &other).map(|(found, _)| found.to_owned()))
+}
+
+/// The other saved keys whose bytes are those of `key`.
+fn shares_storage<'a>(saved: &'a SavedLayout, key: &'a str) -> impl Iterator<Item = &'a str> {
+    let owner = stored(saved, key).map(|(owner, _)| owner);
+    saved.tensors.iter().filter_map(move |(other, tensor)| {
+        let same =
+            owner == Some(other.as_str()) || tensor.alias_of.is_some() && tensor.alias_of.as_deref() == owner;
+        (same && other != key).then_some(other.as_str())
+    })
+}
+
+fn renamed(key: &str, from: &str, to: &str) -> String {
+    key.replacen(from, to, 1)
+}
+
+/// A wanted tensor and the other saved copies that must equal it, because here they share one storage.
+pub(crate) struct Tie {
+    /// The saved key that fills the tensor.
+    pub(crate) source: String,
+    /// Saved keys whose bytes must be equal; empty where a winner was named.
+    pub(crate) equals: Vec<String>,
+    /// Saved keys that are accounted for by this tensor though they are not read.
+    pub(crate) dropped: Vec<String>,
+}
+
+/// How the wanted tensor `key`, which owns its storage, is filled, given the target's aliases of it (or of its
+/// parameter, for an optimizer state).
+pub(crate) fn resolve_tie(
+    saved: &SavedLayout,
+    target: &ShardedStateDict,
+    winners: &TieWinners,
+    key: &str,
+    wanted: &ShardedTensor,
+) -> Result<Option<Tie>, PlanError> {
+    let owner = wanted.parameter().unwrap_or(key);
+    let source = source_key(saved, key, wanted);
+    let mut others: Vec<String> = Vec::new();
+    for (alias, tensor) in target.iter() {
+        let tied_key = match tensor.alias_of() {
+            Some(of) if of == key => alias.to_owned(),
+            Some(of) if of == owner => renamed(key, owner, alias),
+            _ => continue,
+        };
+        if let Some((other, _)) = stored(saved, &tied_key)
+            && source.as_deref() != Some(other)
+            && !others.iter().any(|known| known == other)
+        {
+            others.push(other.to_owned());
+        }
+    }
+    let Some(winner) = winners.get(owner) else {
+        // The tensor itself may be missing under its own name and present under the alias's.
+        let Some(source) = source.or_else(|| (!others.is_empty()).then(|| others.remove(0))) else {
+            return Ok(None);
+        };
+        return Ok(Some(Tie { source, equals: others, dropped: Vec::new() }));
+    };
+    let wanted_source = renamed(key, owner, winner);
+    let Some((found, _)) = stored(saved, &wanted_source) else {
+        return Err(PlanError::TieWinner { owner: owner.to_owned(), winner: wanted_source });
+    };
+    let found = found.to_owned();
+    let dropped = others.into_iter().chain(source).filter(|other| *other != found).collect();
+    Ok(Some(Tie { source: found, equals: Vec::new(), dropped }))
+}
