@@ -14,7 +14,7 @@ use std::ops::Range;
 pub type ObjectLengths = BTreeMap<String, u64>;
 
 /// What a [`ChunkWrite`] takes its bytes from.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum WriteSource {
     /// The tensor of this key.
     Tensor(String),

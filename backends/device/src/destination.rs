@@ -113,6 +113,28 @@ impl DestinationHandle {
         Ok(copied)
     }
 
+    /// Whether what `stream`, the bytes of the stream at `stream_start`, holds of `copy` differs from what lies
+    /// in the destination.
+    ///
+    /// # Errors
+    /// As [`scatter`](Self::scatter).
+    pub fn differs(&self, copy: &StridedCopy, stream_start: u64, stream: &[u8]) -> Result<bool, DeviceError> {
+        copy.check_writable(self.0.size)?;
+        let mut writer = self.writer()?;
+        let mut differs = false;
+        copy.each_run(stream_start, stream.len(), |run| {
+            for row in 0..run.rows {
+                let start = run.tensor + row * run.tensor_stride;
+                let expected = &stream[run.stream + row * run.stream_stride..][..run.row_bytes];
+                writer.for_each_piece(start..start + run.row_bytes, |piece, at| {
+                    differs |= *piece != expected[at..at + piece.len()];
+                })?;
+            }
+            Ok(())
+        })?;
+        Ok(differs)
+    }
+
     /// Exclusive access to `range`, for a reader that fills it in place.
     ///
     /// # Errors

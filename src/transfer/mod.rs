@@ -1,0 +1,23 @@
+//! Carries plans out: reads into staging, verification, conversion, copies to destinations; uploads from sources.
+//!
+//! All I/O runs on one runtime that the library owns ([`Job`]); the caller's thread stays free for collectives.
+
+mod convert;
+mod error;
+mod job;
+mod progress;
+mod read;
+mod rows;
+mod scatter;
+mod slot;
+mod staging;
+mod stream;
+mod write;
+
+pub use staging::Staging;
+pub use error::TransferError;
+pub use job::Job;
+pub use progress::{NoProgress, Phase, Progress};
+pub use read::{ReadJob, ReadMode, ReadStats, read};
+pub use stream::Sources;
+pub use write::{WriteJob, WrittenFile, write};
