@@ -92,7 +92,7 @@ impl FloatFormat {
             let exponent = F64_BIAS + 1 - self.bias - i64::from(up - to_f64);
             return sign | ((exponent as u64) << F64_FRACTION_BITS) | (magnitude << up) & F64_FRACTION;
         }
-        sign | (magnitude << to_f64) + (((F64_BIAS - self.bias) as u64) << F64_FRACTION_BITS)
+        sign | ((magnitude << to_f64) + (((F64_BIAS - self.bias) as u64) << F64_FRACTION_BITS))
     }
 
     /// The code nearest to the `f64` with these bits, and whether the value was too large for the format.
