@@ -1,0 +1,180 @@
+//! The HTTP layer below `object_store`: turns every answer that is no success into a typed failure.
+//!
+//! `object_store` keeps the status of a failed answer to itself. This connector wraps its client, reads status, code
+//! and message of the answer, and passes them on as a [`Failure`], which stays in the error's source chain.
+
+use async_trait::async_trait;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+    ReqwestConnector,
+};
+use std::error::Error;
+
+/// Why an HTTP request has failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum Failure {
+    /// The server answered with an error.
+    #[error("{status} {code}: {message}")]
+    Status {
+        /// HTTP status; 200 when the error came in the body of a success, as S3 may do for long operations.
+        status: u16,
+        /// The store's own code (`NoSuchBucket`); empty when there is none.
+        code: String,
+        /// The store's message.
+        message: String,
+    },
+    /// What answered is no object store.
+    #[error("{0}")]
+    Alien(String),
+    /// There was no answer.
+    #[error("{message}")]
+    Transport {
+        kind: HttpErrorKind,
+        /// Whether the connection itself failed, so that nothing was sent.
+        connecting: bool,
+        /// The host asked was one that hands out credentials, not the store.
+        metadata_service: bool,
+        message: String,
+    },
+}
+
+/// Connects like `object_store`'s own connector, with [`Failure`]s, and without its time-outs: requests have deadlines
+/// that grow with their bytes.
+#[derive(Debug)]
+pub(super) struct Connector;
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let client = ReqwestConnector::default().connect(&options.clone().with_timeout_disabled())?;
+        Ok(HttpClient::new(Service(client)))
+    }
+}
+
+#[derive(Debug)]
+struct Service(HttpClient);
+
+#[async_trait]
+impl HttpService for Service {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let asked = Asked::of(&request);
+        let response = self.0.execute(request).await.map_err(|error| asked.no_answer(&error))?;
+        let status = response.status().as_u16();
+        if !response.status().is_success() {
+            return Err(asked.refusal(status, response).await);
+        }
+        if let Some(why) = asked.alien(status, &response) {
+            return Err(failed(Failure::Alien(why)));
+        }
+        if !asked.is_post {
+            return Ok(response);
+        }
+        // S3 answers some long operations with 200 before it knows how they end.
+        let (parts, body) = response.into_parts();
+        let body = body.bytes().await?;
+        let text = String::from_utf8_lossy(&body);
+        if text.trim_start_matches(|c: char| c.is_whitespace()).starts_with("<Error")
+            || text.contains("?>\n<Error>")
+        {
+            return Err(failed(answer(status, &text, None)));
+        }
+        Ok(HttpResponse::from_parts(parts, body.into()))
+    }
+}
+
+fn failed(failure: Failure) -> HttpError {
+    // `Unknown` is the kind that `object_store` never retries.
+    HttpError::new(HttpErrorKind::Unknown, failure)
+}
+
+/// What of a request its answer is judged by.
+struct Asked {
+    is_post: bool,
+    is_put: bool,
+    ranged: bool,
+    metadata_service: bool,
+}
+
+impl Asked {
+    fn of(request: &HttpRequest) -> Self {
+        let host = request.uri().host().unwrap_or_default();
+        Self {
+            is_post: request.method().as_str() == "POST",
+            is_put: request.method().as_str() == "PUT",
+            ranged: request.headers().contains_key("range"),
+            metadata_service: ["169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata"]
+                .contains(&host),
+        }
+    }
+
+    fn no_answer(&self, error: &HttpError) -> HttpError {
+        let message = root_cause(error);
+        // A connect time-out is of kind `Timeout`; only the client's text says that it hadn't connected yet.
+        let connecting = error.kind() == HttpErrorKind::Connect
+            || chain(error).any(|e| e.to_string().contains("(Connect)"));
+        if !connecting && message.contains("invalid HTTP") {
+            return failed(Failure::Alien(format!("it doesn't speak HTTP: {message}")));
+        }
+        let metadata_service = self.metadata_service;
+        failed(Failure::Transport { kind: error.kind(), connecting, metadata_service, message })
+    }
+
+    /// The failure that an error answer stands for.
+    async fn refusal(&self, status: u16, response: HttpResponse) -> HttpError {
+        let html = is_html(&response);
+        let code =
+            response.headers().get("x-ms-error-code").and_then(|code| code.to_str().ok()).map(str::to_owned);
+        let body = response.into_body().bytes().await.unwrap_or_default();
+        if html && !(500..600).contains(&status) {
+            return failed(Failure::Alien(format!("HTTP status {status} with an HTML page")));
+        }
+        failed(answer(status, &String::from_utf8_lossy(&body), code))
+    }
+
+    /// Why a successful answer can't come from an object store.
+    fn alien(&self, status: u16, response: &HttpResponse) -> Option<String> {
+        let tagged = response.headers().contains_key("etag");
+        if is_html(response) && !tagged {
+            return Some(format!("HTTP status {status} with an HTML page"));
+        }
+        if self.ranged && status != 206 {
+            return Some(format!("HTTP status {status} to a ranged read, where 206 is due"));
+        }
+        if self.is_put
+            && !tagged
+            && !response.headers().contains_key("x-ms-request-id")
+            && !self.metadata_service
+        {
+            return Some(format!("HTTP status {status} to a write, without an entity tag"));
+        }
+        None
+    }
+}
+
+fn is_html(response: &HttpResponse) -> bool {
+    let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|content_type| content_type.starts_with("text/html"))
+}
+
+/// Code and message of an error body. Only these two: bodies repeat key ids and strings to sign.
+fn answer(status: u16, body: &str, code: Option<String>) -> Failure {
+    let element = |name: &str| {
+        let (_, rest) = body.split_once(&format!("<{name}>"))?;
+        let (text, _) = rest.split_once(&format!("</{name}>"))?;
+        Some(text.lines().next().unwrap_or_default().trim().to_owned())
+    };
+    Failure::Status {
+        status,
+        code: code.or_else(|| element("Code")).unwrap_or_default(),
+        message: element("Message").unwrap_or_default(),
+    }
+}
+
+/// An error and its sources, outermost first.
+pub(super) fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| (**error).source())
+}
+
+fn root_cause(error: &HttpError) -> String {
+    chain(error).last().map(ToString::to_string).unwrap_or_default()
+}
