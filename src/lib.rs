@@ -6,6 +6,7 @@
 
 pub mod format;
 pub mod plan;
+pub mod transfer;
 
 pub use reshard_collective as collective;
 pub use reshard_device as device;

@@ -58,7 +58,9 @@ pub enum TransferError {
         budget: u64,
     },
     /// The process was forked after the library's threads had started; they do not exist in the child.
-    #[error("this process was forked after reshard was used in its parent; use it in the child only, or spawn instead of fork")]
+    #[error(
+        "this process was forked after reshard was used in its parent; use it in the child only, or spawn instead of fork"
+    )]
     Forked,
     /// The runtime could not start.
     #[error("the I/O threads could not be started: {0}")]

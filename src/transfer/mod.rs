@@ -2,7 +2,7 @@
 //!
 //! All I/O runs on one runtime that the library owns ([`Job`]); the caller's thread stays free for collectives.
 
-mod convert;
+pub mod convert;
 mod error;
 mod job;
 mod progress;
@@ -14,10 +14,10 @@ mod staging;
 mod stream;
 mod write;
 
-pub use staging::Staging;
 pub use error::TransferError;
 pub use job::Job;
 pub use progress::{NoProgress, Phase, Progress};
 pub use read::{ReadJob, ReadMode, ReadStats, read};
+pub use staging::Staging;
 pub use stream::Sources;
 pub use write::{WriteJob, WrittenFile, write};

@@ -142,8 +142,9 @@ fn fill_zeros(
 ) -> Result<(), TransferError> {
     match axes.split_first() {
         None => Ok(destination.zero(offset as usize..(offset + row_bytes) as usize)?),
-        Some((&(count, stride), inner)) => (0..count)
-            .try_for_each(|step| fill_zeros(destination, offset + step * stride, inner, row_bytes)),
+        Some((&(count, stride), inner)) => {
+            (0..count).try_for_each(|step| fill_zeros(destination, offset + step * stride, inner, row_bytes))
+        }
     }
 }
 
@@ -160,7 +161,8 @@ impl Shared {
         let length = (request.range.end - request.range.start) as usize;
         let path = self.path(file)?;
         // The table is fetched beside the data, so that verifying costs no round trip.
-        let (slot, table) = tokio::join!(self.fetch(&path, request, slot), self.table(request.file, file, &path));
+        let (slot, table) =
+            tokio::join!(self.fetch(&path, request, slot), self.table(request.file, file, &path));
         let (mut slot, table) = (slot?, table?);
         if let Some(table) = &table
             && let Err(first) = self.verify(file, request, table, &slot.bytes()[..length])
@@ -219,7 +221,13 @@ impl Shared {
         Ok(Some(Arc::clone(table)))
     }
 
-    fn verify(&self, file: &SavedFile, request: &Request, table: &BlockTable, bytes: &[u8]) -> Result<(), TransferError> {
+    fn verify(
+        &self,
+        file: &SavedFile,
+        request: &Request,
+        table: &BlockTable,
+        bytes: &[u8],
+    ) -> Result<(), TransferError> {
         let Some(blocks) = &file.blocks else { return Ok(()) };
         let mut verified = 0;
         for (index, block) in blocks.blocks_in(request.range.clone()) {

@@ -27,7 +27,9 @@ pub(super) fn scatter(
     for &index in &request.copies {
         let Some(copy) = plan.copies.get(index as usize) else { continue };
         let tensor = plan.tensors.get(copy.tensor as usize);
-        let (Some(tensor), Some(destination)) = (tensor, destinations.get(copy.tensor as usize)) else { continue };
+        let (Some(tensor), Some(destination)) = (tensor, destinations.get(copy.tensor as usize)) else {
+            continue;
+        };
         if tensor.saved_dtype == tensor.dtype {
             let pattern = strided(copy)?;
             match mode {
@@ -73,7 +75,10 @@ fn convert(
 ) -> Result<u64, TransferError> {
     let Some(converter) = Converter::new(tensor.saved_dtype, tensor.dtype) else {
         // The dtype contract lets no other pair through.
-        return Err(TransferError::OutOfRange { key: name(tensor), detail: "no conversion between these dtypes".into() });
+        return Err(TransferError::OutOfRange {
+            key: name(tensor),
+            detail: "no conversion between these dtypes".into(),
+        });
     };
     let step = CONVERTED_BYTES / copy.local_element;
     let mut converted = vec![0; (step.min(copy.row_elements) * copy.local_element) as usize];
@@ -84,9 +89,10 @@ fn convert(
             let from = (row.file_offset + first * copy.file_element - request.range.start) as usize;
             let source = bytes.get(from..from + (elements * copy.file_element) as usize).unwrap_or_default();
             let target = &mut converted[..(elements * copy.local_element) as usize];
-            let counts = converter
-                .convert(source, target)
-                .map_err(|error| TransferError::OutOfRange { key: name(tensor), detail: error.to_string() })?;
+            let counts = converter.convert(source, target).map_err(|error| TransferError::OutOfRange {
+                key: name(tensor),
+                detail: error.to_string(),
+            })?;
             overflowed += counts.overflowed_to_infinity;
             let place = (row.local_offset + first * copy.local_element) as usize;
             let pattern = StridedCopy::new(0, place, &[], target.len())?;

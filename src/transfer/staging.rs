@@ -18,7 +18,11 @@ impl Staging {
     ///
     /// # Errors
     /// [`TransferError::Device`] for a budget that is too small to work with.
-    pub fn new(device: Arc<dyn Device>, budget_bytes: usize, ranks_in_process: usize) -> Result<Self, TransferError> {
+    pub fn new(
+        device: Arc<dyn Device>,
+        budget_bytes: usize,
+        ranks_in_process: usize,
+    ) -> Result<Self, TransferError> {
         let share = budget_bytes / ranks_in_process.max(1);
         let slot = SLOT_BYTES.min(share / WANTED_SLOTS).max(1);
         Ok(Self { pool: StagingPool::new(device, share, slot)? })

@@ -57,8 +57,11 @@ impl<'a> FileStream<'a> {
                 count
             } else if self.at < layout.end() {
                 let count = self.fill_data(rest, layout)?;
-                let table = self.table.as_mut().ok_or_else(|| self.misfit("data after the block table"))?;
-                table.update(&rest[..count]).map_err(|fault| self.misfit(&fault.to_string()))?;
+                let updated = match &mut self.table {
+                    Some(table) => table.update(&rest[..count]).map_err(|fault| fault.to_string()),
+                    None => Err("data after the block table".to_owned()),
+                };
+                updated.map_err(|detail| self.misfit(&detail))?;
                 count
             } else if self.at < layout.table_offset() {
                 let count = rest.len().min((layout.table_offset() - self.at) as usize);
@@ -104,7 +107,8 @@ impl<'a> FileStream<'a> {
         }
         let Some(write) = write else { return Err(self.misfit("no chunk at its place")) };
         let count = out.len().min((write.range.end - self.at) as usize);
-        let source = self.sources.get(&write.source).ok_or_else(|| self.misfit("a chunk without a source"))?;
+        let source =
+            self.sources.get(&write.source).ok_or_else(|| self.misfit("a chunk without a source"))?;
         let gathered = source.gather(&dense(write)?, self.at, &mut out[..count])?;
         if gathered != count {
             return Err(self.misfit("a chunk whose pattern is not its size"));
@@ -113,7 +117,10 @@ impl<'a> FileStream<'a> {
     }
 
     fn misfit(&self, detail: &str) -> TransferError {
-        TransferError::Layout { file: self.file.name.clone(), detail: format!("at byte {}: {detail}", self.at) }
+        TransferError::Layout {
+            file: self.file.name.clone(),
+            detail: format!("at byte {}: {detail}", self.at),
+        }
     }
 }
 

@@ -163,7 +163,11 @@ impl Sending {
 }
 
 /// The next `bytes` of the stream in staging slots, which go back to the pool when the payload is dropped.
-async fn next_payload(job: &WriteJob, stream: &mut FileStream<'_>, bytes: u64) -> Result<Payload, TransferError> {
+async fn next_payload(
+    job: &WriteJob,
+    stream: &mut FileStream<'_>,
+    bytes: u64,
+) -> Result<Payload, TransferError> {
     let mut pieces: Vec<Bytes> = Vec::new();
     let mut left = bytes;
     while left > 0 {

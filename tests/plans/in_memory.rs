@@ -28,7 +28,7 @@ pub fn save(dicts: &[ShardedStateDict], block_bytes: u64, local: impl Fn(usize, 
             world_size: dicts.len() as u32,
         };
         let limits = Limits { block_bytes: Some(block_bytes), ..Limits::default() };
-        let objects: ObjectLengths = [(format!("rng"), rank as u64 * 3)].into();
+        let objects: ObjectLengths = [("rng".to_owned(), rank as u64 * 3)].into();
         let plan = SavePlanner::new(header, limits).plan(dict, &objects).unwrap();
         saved.written.push(plan.bytes);
         add(&mut saved, rank, dict, &plan, &local);

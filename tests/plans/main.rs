@@ -1,5 +1,7 @@
 //! Plans against the oracle, without any I/O.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
 mod in_memory;
 mod layouts;
 

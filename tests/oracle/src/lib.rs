@@ -24,9 +24,9 @@ pub fn cut(full: &[u8], shard: &ShardedTensor) -> Vec<u8> {
         'elements: loop {
             let mut from = 0;
             let mut to = placement.local_offset;
-            for axis in 0..shape.len() {
-                from = from * shard.global_shape()[axis] + placement.region.offset()[axis] + index[axis];
-                to += index[axis] * placement.strides[axis];
+            for (axis, &at) in index.iter().enumerate() {
+                from = from * shard.global_shape()[axis] + placement.region.offset()[axis] + at;
+                to += at * placement.strides[axis];
             }
             let (from, to) = (from as usize * size, to as usize * size);
             // The innermost axis goes in one step where it is contiguous; all else is one element at a time.

@@ -10,7 +10,7 @@ impl Random {
 
     /// The stream of a text.
     pub fn of(text: &str) -> Self {
-        Self(text.bytes().fold(0x5ead_0f_a11, |hash: u64, byte| {
+        Self(text.bytes().fold(0x0005_ead0_fa11, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         }))
     }
