@@ -1,5 +1,7 @@
 //! Data files: what is laid out and streamed is read back by our parser and by the safetensors crate.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "functions that only tests call are tests too")]
+
 use proptest::prelude::*;
 use reshard::format::{
     AttemptId, BlockFault, BlockTable, BlockTableBuilder, DataFileHeader, DataFileLayout, Entry, EntryFault,

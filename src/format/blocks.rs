@@ -26,8 +26,8 @@ pub enum BlockLayoutError {
     /// Runs are strictly ascending, and the first is not past the end.
     #[error("runs are not ascending up to the end of the data")]
     Runs,
-    /// The table begins where the data ends or later.
-    #[error("the block table lies inside the data")]
+    /// The table begins where the data ends or later, and ends within 64 bits.
+    #[error("the block table lies inside the data or ends past 2^64")]
     Table,
 }
 
@@ -60,6 +60,9 @@ impl BlockLayout {
             first_block.push(blocks);
             let run_end = runs.get(index + 1).copied().unwrap_or(end);
             blocks += (run_end - start).div_ceil(block_bytes);
+        }
+        if blocks.checked_mul(4).and_then(|bytes| bytes.checked_add(table_offset)).is_none() {
+            return Err(BlockLayoutError::Table);
         }
         Ok(Self { block_bytes, runs, end, first_block, blocks, table_offset, table_crc32c })
     }
@@ -163,6 +166,8 @@ mod tests {
         assert_eq!(BlockLayout::new(9, vec![5, 5], 9, 9, 0), Err(BlockLayoutError::Runs));
         assert_eq!(BlockLayout::new(9, vec![5], 5, 9, 0), Err(BlockLayoutError::Runs));
         assert_eq!(BlockLayout::new(9, vec![5], 9, 8, 0), Err(BlockLayoutError::Table));
+        assert_eq!(BlockLayout::new(9, vec![5], 9, u64::MAX - 3, 0), Err(BlockLayoutError::Table));
+        assert_eq!(BlockLayout::new(1, vec![5], u64::MAX, u64::MAX, 0), Err(BlockLayoutError::Table));
         assert_eq!(BlockLayout::new(9, vec![], 9, 9, 0).unwrap().block_count(), 0);
     }
 }

@@ -2,19 +2,32 @@
 //! versions. Pure: it turns values into bytes and back, and does no I/O. docs/format.md specifies every byte.
 
 mod blocks;
+mod commit;
 mod data_file;
+mod digest;
 mod error;
+mod metadata;
 mod names;
 mod saved;
+mod trainer_state;
+mod version;
 
 pub use blocks::{BlockLayout, BlockLayoutError};
+pub use commit::{Commit, CommitFault, CommittedCheckpoint, DeletedCheckpoint};
 pub use data_file::{
-    BlockHasher, BlockTable, BlockTableBuilder, DEFAULT_BLOCK_BYTES, DataFileEntry, DataFileHeader,
-    DataFileLayout, Entry, EntryName, EntrySlice, FileHeader, FilePart, Limits, MAX_DEFAULT_BLOCKS,
-    MAX_HEADER_BYTES, PlacedEntry, RUN_ALIGNMENT, SafetensorsEntry, SafetensorsHeader, crc32c, lay_out,
+    BlockFault, BlockHasher, BlockTable, BlockTableBuilder, DEFAULT_BLOCK_BYTES, DataFileEntry,
+    DataFileHeader, DataFileLayout, Entry, EntryFault, EntryName, EntrySlice, FileHeader, FilePart,
+    HeaderFault, Limits, MAX_DEFAULT_BLOCKS, MAX_HEADER_BYTES, PlacedEntry, RUN_ALIGNMENT, SafetensorsEntry,
+    SafetensorsHeader, crc32c, lay_out,
 };
-pub use error::{BlockFault, EntryFault, FormatError, FormatErrorKind, HeaderFault};
+pub use digest::{DigestFault, NotSha256, ObjectDigest, Sha256};
+pub use error::{FormatError, FormatErrorKind};
+pub use metadata::{
+    FileFault, ManifestFault, Metadata, MetadataFault, ObjectFault, PlaceFault, TensorFault, WriterManifest,
+    WrittenFile, merge,
+};
 pub use names::{
     AttemptId, COMMIT_FILE, DataFileName, FORMAT, Iteration, METADATA_FILE, TRAINER_STATE_FILE, VERSION,
 };
 pub use saved::{Chunk, ChunkTable, SavedFile, SavedLayout, SavedObject, SavedTensor};
+pub use trainer_state::{Difference, ModelConfig, ParallelSizes, TrainerState, compare_architecture};

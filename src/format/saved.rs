@@ -142,6 +142,11 @@ impl ChunkTable {
         self.words.chunks_exact(self.stride()).map(|row| self.chunk(row))
     }
 
+    /// The file of each chunk, in order.
+    pub fn files(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
+        self.words.chunks_exact(self.stride()).map(|row| row[0] as u32)
+    }
+
     /// The chunk at `index`; `None` past the end.
     pub fn get(&self, index: usize) -> Option<Chunk> {
         let start = index.checked_mul(self.stride())?;

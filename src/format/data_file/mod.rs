@@ -2,6 +2,7 @@
 
 mod block_table;
 mod entry_name;
+mod fault;
 mod header;
 mod header_text;
 mod layout;
@@ -9,6 +10,7 @@ mod safetensors;
 
 pub use block_table::{BlockHasher, BlockTable, BlockTableBuilder, crc32c};
 pub use entry_name::{EntryName, EntrySlice};
+pub use fault::{BlockFault, EntryFault, HeaderFault};
 pub use header::{DataFileEntry, DataFileHeader};
 pub use layout::{
     DEFAULT_BLOCK_BYTES, DataFileLayout, Entry, FileHeader, FilePart, Limits, MAX_DEFAULT_BLOCKS,
