@@ -86,6 +86,39 @@ pub(crate) fn declare(dict: &ShardedStateDict) -> Vec<Declaration> {
         .collect()
 }
 
+/// The declarations as bytes for rank 0: their number, then 32 bytes each.
+pub fn encode_declarations(declarations: &[Declaration]) -> Vec<u8> {
+    let mut bytes = (declarations.len() as u64).to_le_bytes().to_vec();
+    for declaration in declarations {
+        bytes.extend(declaration.group.to_le_bytes());
+        bytes.extend(declaration.replica_id.to_le_bytes());
+        bytes.extend(declaration.replica_count.to_le_bytes());
+        bytes.extend(declaration.hash);
+    }
+    bytes
+}
+
+/// The inverse of [`encode_declarations`], and what follows it. `None` where the bytes end too early.
+pub fn decode_declarations(bytes: &[u8]) -> Option<(Vec<Declaration>, &[u8])> {
+    let (count, mut rest) = bytes.split_first_chunk::<8>()?;
+    let count = u64::from_le_bytes(*count);
+    let mut declarations = Vec::new();
+    for _ in 0..count {
+        let (group, after) = rest.split_first_chunk()?;
+        let (replica_id, after) = after.split_first_chunk()?;
+        let (replica_count, after) = after.split_first_chunk()?;
+        let (hash, after) = after.split_first_chunk()?;
+        rest = after;
+        declarations.push(Declaration {
+            group: u64::from_le_bytes(*group),
+            replica_id: u32::from_le_bytes(*replica_id),
+            replica_count: u32::from_le_bytes(*replica_count),
+            hash: *hash,
+        });
+    }
+    Some((declarations, rest))
+}
+
 fn hash_shard(hasher: &mut Sha256, key: &str, tensor: &ShardedTensor) {
     let mut words = |list: &[u64]| {
         hasher.update((list.len() as u64).to_le_bytes());
@@ -163,6 +196,9 @@ mod tests {
         let (a, b, other) = (declare(&dict(0, 4)), declare(&dict(1, 4)), declare(&dict(1, 5)));
         assert_eq!(a.len(), 2);
         assert!(check_declarations([(0, a.as_slice()), (1, &b)]).is_ok());
+        let bytes = [encode_declarations(&a), vec![9]].concat();
+        assert_eq!(decode_declarations(&bytes), Some((a.clone(), &[9][..])));
+        assert_eq!(decode_declarations(&bytes[..bytes.len() - 2]), None);
         assert!(matches!(
             check_declarations([(0, a.as_slice())]),
             Err(DeclarationFault::Incomplete { count: 2, ranks, .. }) if ranks == [0]

@@ -1,7 +1,7 @@
 use reshard_shard::{CoverageFault, DType, Dims, Region, ShardError};
 
 /// Why no plan can be made. Nothing was read or written.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// The caller's state dict is not valid.

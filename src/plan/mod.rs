@@ -9,6 +9,7 @@ mod declaration;
 mod error;
 mod load;
 mod lookup;
+mod manifest;
 mod natural;
 mod objects;
 mod padding;
@@ -21,12 +22,16 @@ mod slots;
 pub use contract::{DTypeContract, DTypeRule};
 pub use copy::{Copy, CopyAxis};
 pub use cost::CostModel;
-pub use declaration::{Declaration, DeclarationFault, check_declarations};
+pub use declaration::{
+    Declaration, DeclarationFault, check_declarations, decode_declarations, encode_declarations,
+};
 pub use error::PlanError;
+pub(crate) use error::quoted;
 pub use load::{
     Destination, LoadCost, LoadPlan, LoadPlanner, LoadRules, ObjectChoice, PlannedTensor, Request, ZeroFill,
 };
 pub use lookup::TieWinners;
+pub use manifest::manifest;
 pub use objects::choose_objects;
 pub use pattern::LocalPattern;
 pub use save::{ChunkWrite, ObjectLengths, PlannedFile, SavePlan, SavePlanner, WriteSource};

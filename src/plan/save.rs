@@ -39,7 +39,7 @@ pub struct ChunkWrite {
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlannedFile {
     /// Its name, relative to the attempt.
-    pub name: String,
+    pub name: DataFileName,
     /// Header, runs, blocks and length.
     pub layout: DataFileLayout,
     /// What it holds, in ascending order of place.
@@ -190,7 +190,7 @@ impl<'a> SavePlanner<'a> {
         }
         let FileHeader { rank, world_size, .. } = self.header;
         for (piece, layout) in lay_out(&self.header, &runs, &self.limits)?.into_iter().enumerate() {
-            let name = DataFileName::new(group, rank, world_size, piece as u32)?.to_string();
+            let name = DataFileName::new(group, rank, world_size, piece as u32)?;
             let writes = layout
                 .entries()
                 .iter()

@@ -62,6 +62,18 @@ pub struct ReadStats {
     pub elapsed: Duration,
 }
 
+impl ReadStats {
+    /// Adds a read that came after this one.
+    pub fn add(&mut self, later: &ReadStats) {
+        self.bytes_fetched += later.bytes_fetched;
+        self.table_bytes += later.table_bytes;
+        self.requests += later.requests;
+        self.blocks_verified += later.blocks_verified;
+        self.overflowed += later.overflowed;
+        self.elapsed += later.elapsed;
+    }
+}
+
 #[derive(Default)]
 struct Counters {
     bytes_fetched: AtomicU64,

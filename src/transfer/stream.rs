@@ -118,7 +118,7 @@ impl<'a> FileStream<'a> {
 
     fn misfit(&self, detail: &str) -> TransferError {
         TransferError::Layout {
-            file: self.file.name.clone(),
+            file: self.file.name.to_string(),
             detail: format!("at byte {}: {detail}", self.at),
         }
     }

@@ -94,7 +94,7 @@ enum How {
 
 impl Sending {
     async fn produce(job: &WriteJob, file: &PlannedFile, meter: &Meter) -> Result<Self, TransferError> {
-        let path = job.directory.join(&file.name)?;
+        let path = job.directory.join(&file.name.to_string())?;
         let length = file.layout.length();
         let capabilities = job.storage.capabilities();
         let slot_bytes = job.staging.request_bytes();
@@ -114,7 +114,7 @@ impl Sending {
         let budget = slot_bytes * job.staging.pool().slots() as u64;
         if shape.part_len() > budget {
             let part_bytes = shape.part_len();
-            return Err(TransferError::BudgetTooSmall { file: file.name.clone(), part_bytes, budget });
+            return Err(TransferError::BudgetTooSmall { file: file.name.to_string(), part_bytes, budget });
         }
         let upload = Arc::new(job.storage.start_multipart(&path, shape).await?);
         let mut parts: JoinSet<Result<(), TransferError>> = JoinSet::new();

@@ -84,7 +84,7 @@ fn add(
             }
         }
         saved.layout.files.push(SavedFile {
-            path: file.name.clone(),
+            path: file.name.to_string(),
             length: file.layout.length(),
             blocks: Some(file.layout.block_layout(0).unwrap()),
         });

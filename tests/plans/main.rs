@@ -3,14 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod in_memory;
-mod layouts;
 
 use proptest::prelude::*;
 use reshard::plan::{
     CostModel, Destination, LoadPlanner, LoadRules, ObjectChoice, SavePlanner, check_declarations,
     choose_objects,
 };
-use reshard_oracle::{Random, cut, first_difference, full_tensor};
+use reshard_oracle::{Random, cut, first_difference, full_tensor, layouts};
 use std::collections::BTreeSet;
 
 proptest! {

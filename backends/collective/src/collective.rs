@@ -49,6 +49,12 @@ pub trait Collective {
     /// Ranks in the group, at least 1.
     fn size(&self) -> usize;
 
+    /// How many ranks are threads of this process, this one included: they divide its memory budgets among them.
+    /// One where each rank is a process of its own.
+    fn ranks_in_process(&self) -> usize {
+        1
+    }
+
     /// Returns once every rank has called it.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ impl Threads {
             return Err(CollectiveError::EmptyGroup);
         }
         let place = Arc::new(Place::new((0..size).collect()));
-        Ok((0..size).map(|rank| ThreadRank::new(Arc::clone(&place), rank)).collect())
+        Ok((0..size).map(|rank| ThreadRank::new(Arc::clone(&place), rank, size)).collect())
     }
 }
 
@@ -37,12 +37,14 @@ impl Threads {
 pub struct ThreadRank {
     place: Arc<Place>,
     rank: usize,
+    /// Ranks of the first, unsplit group: all are threads of this process.
+    threads: usize,
     not_sync: PhantomData<Cell<()>>,
 }
 
 impl ThreadRank {
-    fn new(place: Arc<Place>, rank: usize) -> Self {
-        Self { place, rank, not_sync: PhantomData }
+    fn new(place: Arc<Place>, rank: usize, threads: usize) -> Self {
+        Self { place, rank, threads, not_sync: PhantomData }
     }
 
     fn meet(
@@ -86,6 +88,10 @@ impl Collective for ThreadRank {
 
     fn size(&self) -> usize {
         self.place.size()
+    }
+
+    fn ranks_in_process(&self) -> usize {
+        self.threads
     }
 
     fn barrier(&self, deadline: Deadline) -> Result<(), CollectiveError> {
@@ -160,7 +166,7 @@ impl Collective for ThreadRank {
         let ranks: Vec<_> = members.into_iter().map(|(_, rank)| rank).collect();
         let rank = ranks.iter().take_while(|rank| **rank != self.rank).count();
         let first_ranks = ranks.into_iter().map(|rank| self.place.first_rank(rank)).collect();
-        Ok(Box::new(ThreadRank::new(met.group(color, first_ranks), rank)))
+        Ok(Box::new(ThreadRank::new(met.group(color, first_ranks), rank, self.threads)))
     }
 }
 

@@ -2,6 +2,7 @@
 //! them element by element, by the definition of a placement.
 
 mod fill;
+pub mod layouts;
 mod random;
 
 pub use fill::{first_difference, full_tensor, resized};

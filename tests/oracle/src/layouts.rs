@@ -1,19 +1,28 @@
 //! Random shardings: tensors of any kind, cut over any number of ranks in any way that the types allow.
+#![allow(
+    clippy::unwrap_used,
+    reason = "the oracle is for tests: a case that cannot be built should stop them"
+)]
 
-use reshard_oracle::Random;
+use crate::Random;
 use reshard_shard::{DType, Placement, Region, Replica, ShardedStateDict, ShardedTensor, Split, StateGroup};
 
 /// A tensor without any sharding.
 #[derive(Clone, Debug)]
 pub struct Tensor {
+    /// Its key.
     pub key: String,
+    /// Element type.
     pub dtype: DType,
+    /// Global shape.
     pub shape: Vec<u64>,
     /// Segments along axis 0; none where it is not packed.
     pub segments: Vec<u64>,
+    /// Model or optimizer.
     pub group: StateGroup,
 }
 
+/// A handful of tensors of any dtype and shape.
 pub fn tensors(random: &mut Random) -> Vec<Tensor> {
     const DTYPES: [DType; 9] = [
         DType::F32,

@@ -1,0 +1,127 @@
+use super::commit::{list_iterations, newest};
+use super::meeting::MeetingRules;
+use super::{CheckpointError, LoadRequest, Loaded, SaveError, SaveReport, SaveRequest};
+use crate::format::Iteration;
+use crate::transfer::{Job, NoProgress, Progress, Staging};
+use reshard_collective::Collective;
+use reshard_device::{Device, Host};
+use reshard_storage::{Meter, OpenOptions, StorageBackend};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How a [`Checkpoint`] works, whatever is saved or loaded.
+#[derive(Clone)]
+pub struct Options {
+    /// Staging memory of the process in bytes; ranks that are threads of one process share it evenly.
+    pub staging_bytes: usize,
+    /// Most requests of one rank at once. The staging slots are a limit too.
+    pub concurrency: usize,
+    /// How ranks meet.
+    pub meetings: MeetingRules,
+    /// Told how far this rank is.
+    pub progress: Arc<dyn Progress>,
+    /// Where tensors live.
+    pub device: Arc<dyn Device>,
+}
+
+impl Default for Options {
+    /// 256 MiB of staging, 64 requests at once, host memory.
+    fn default() -> Self {
+        Self {
+            staging_bytes: 256 << 20,
+            concurrency: 64,
+            meetings: MeetingRules::default(),
+            progress: Arc::new(NoProgress),
+            device: Arc::new(Host),
+        }
+    }
+}
+
+/// A run on storage: the place under which its iterations lie.
+///
+/// Every rank has one, and all ranks make the same calls in the same order.
+pub struct Checkpoint {
+    pub(super) storage: Arc<dyn StorageBackend>,
+    pub(super) options: Options,
+    meter: Option<Arc<Meter>>,
+    calls: AtomicU64,
+}
+
+impl Checkpoint {
+    /// Opens the run at `uri`: a path, `file://`, `s3://`, `gs://`, `az://` or `memory://`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Storage`] for a URI or configuration that is not valid. Nothing is asked of the store yet.
+    pub fn open(uri: &str, storage: OpenOptions, options: Options) -> Result<Self, CheckpointError> {
+        let meter = Meter::counting();
+        let storage = reshard_storage::open(uri, &storage.meter(Arc::clone(&meter)))?;
+        Ok(Self { meter: Some(meter), ..Self::new(storage, options) })
+    }
+
+    /// A run on a store that the caller made. Its retries are not known to reports.
+    pub fn new(storage: Arc<dyn StorageBackend>, options: Options) -> Self {
+        Self { storage, options, meter: None, calls: AtomicU64::new(0) }
+    }
+
+    /// The store.
+    pub fn storage(&self) -> &Arc<dyn StorageBackend> {
+        &self.storage
+    }
+
+    /// Saves one iteration, on all ranks or none. Collective: every rank calls it with its own shards.
+    ///
+    /// # Errors
+    /// [`SaveError`], which says whether the iteration was committed. Training can go on, and a later save works.
+    pub fn save(
+        &self,
+        collective: &dyn Collective,
+        request: SaveRequest<'_>,
+    ) -> Result<SaveReport, SaveError> {
+        super::save::save(self, collective, request)
+    }
+
+    /// Loads one iteration onto the layout that `request` wants, on all ranks or none. Collective.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] on every rank where one fails.
+    pub fn load(
+        &self,
+        collective: &dyn Collective,
+        request: LoadRequest<'_>,
+    ) -> Result<Loaded, CheckpointError> {
+        super::load::load(self, collective, request)
+    }
+
+    /// The iterations that have a directory, newest first, committed or not. Not collective.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Storage`].
+    pub fn iterations(&self) -> Result<Vec<Iteration>, CheckpointError> {
+        let storage = Arc::clone(&self.storage);
+        Job::start(async move { list_iterations(&*storage).await })?.finish()?
+    }
+
+    /// The newest committed iteration. Not collective.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Storage`]; [`CheckpointError::Format`] for a damaged commit.
+    pub fn newest(&self) -> Result<Option<Iteration>, CheckpointError> {
+        let storage = Arc::clone(&self.storage);
+        let found = Job::start(async move { newest(&*storage).await })?.finish()??;
+        Ok(found.map(|(iteration, _)| iteration))
+    }
+
+    /// A number that is the same on all ranks for calls that belong together.
+    pub(super) fn next_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn staging(&self, collective: &dyn Collective) -> Result<Staging, CheckpointError> {
+        let Options { device, staging_bytes, .. } = &self.options;
+        Ok(Staging::new(Arc::clone(device), *staging_bytes, collective.ranks_in_process())?)
+    }
+
+    pub(super) fn retries(&self) -> u64 {
+        self.meter.as_ref().map_or(0, |meter| meter.totals().retries)
+    }
+}
