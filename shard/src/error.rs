@@ -30,7 +30,7 @@ pub enum ShardError {
         /// The tensor.
         key: String,
         /// The region.
-        region: Region,
+        region: Box<Region>,
         /// Size of the local buffer, in elements.
         local_elements: u64,
         /// What does not fit.
@@ -58,9 +58,9 @@ pub enum ShardError {
         /// The tensor.
         key: String,
         /// Shape without padding.
-        logical_shape: Dims,
+        logical_shape: Vec<u64>,
         /// Shape with padding.
-        global_shape: Dims,
+        global_shape: Vec<u64>,
         /// The axes on which padding is allowed.
         padded_axes: Vec<usize>,
     },
@@ -107,5 +107,71 @@ pub enum ShardError {
         key: String,
         /// Where.
         fault: CoverageFault,
+    },
+    /// A mesh axis is not valid.
+    #[error("mesh axis `{axis}` of size {size}: {why}")]
+    Axis {
+        /// The axis.
+        axis: String,
+        /// Its size.
+        size: u64,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// Sizes of parallelism do not make up, or do not divide, the number of ranks.
+    #[error(
+        "sizes {sizes:?} do not fit {world_size} ranks; their product must divide it, or be it where they name all ranks"
+    )]
+    WorldSize {
+        /// Number of ranks that the sizes cut.
+        world_size: u64,
+        /// The sizes.
+        sizes: Vec<u64>,
+    },
+    /// A mesh has no axis of that name.
+    #[error("no mesh axis `{axis}`; the topology has {known:?}")]
+    UnknownAxis {
+        /// The name asked for.
+        axis: String,
+        /// The axes that there are.
+        known: Vec<String>,
+    },
+    /// A rank is not one of the world's.
+    #[error("rank {rank} is not one of the {world_size} ranks of the topology (0 is the first)")]
+    Rank {
+        /// The rank.
+        rank: u64,
+        /// Number of ranks.
+        world_size: u64,
+    },
+    /// A coordinate is past the end of its axis.
+    #[error("coordinate {at} is past the end of mesh axis `{axis}` of size {size} (0 is the first)")]
+    Coordinate {
+        /// The axis.
+        axis: String,
+        /// The coordinate.
+        at: u64,
+        /// Size of the axis.
+        size: u64,
+    },
+    /// Axes cut the same ranks in ways that do not go together, such as `ep` with a `dp` that it is cut out of.
+    #[error("mesh axes {axes:?} cut the same ranks in ways that do not nest; use axes of one mesh together")]
+    AxesOverlap {
+        /// The axes.
+        axes: Vec<String>,
+    },
+    /// Layers are not given for every model chunk.
+    #[error(
+        "layers are given for {given} model chunks, but pp {pp} x vpp {vpp} makes {chunks}; give one number for each"
+    )]
+    Chunks {
+        /// Chunks that have a number of layers.
+        given: usize,
+        /// Chunks that there are.
+        chunks: u64,
+        /// Pipeline ranks.
+        pp: u64,
+        /// Model chunks of each pipeline rank.
+        vpp: u64,
     },
 }

@@ -17,6 +17,7 @@ mod replica;
 mod split;
 mod state_dict;
 mod tensor;
+mod topology;
 
 pub use coverage::{CoverageFault, FaultKind, prove_tiling};
 pub use dtype::DType;
@@ -27,3 +28,4 @@ pub use replica::{GroupId, Replica};
 pub use split::Split;
 pub use state_dict::ShardedStateDict;
 pub use tensor::{ShardedTensor, ShardedTensorBuilder, StateGroup};
+pub use topology::{INFINITRAIN_ORDER, LayerStages, MEGATRON_ORDER, ParallelSizes, Topology};

@@ -284,7 +284,7 @@ impl ShardedTensorBuilder {
                 if !same {
                     return Err(ShardError::Placement {
                         key: key.to_owned(),
-                        region: region.clone(),
+                        region: Box::new(region.clone()),
                         local_elements: 0,
                         why: "regions laid along the split axis must agree in size on the others; place them explicitly",
                     });
@@ -326,7 +326,12 @@ impl ShardedTensorBuilder {
             }
         }
         check_local(&tensor.placements, local_elements).map_err(|(placement, why)| {
-            ShardError::Placement { key: owned(), region: placement.region.clone(), local_elements, why }
+            ShardError::Placement {
+                key: owned(),
+                region: Box::new(placement.region.clone()),
+                local_elements,
+                why,
+            }
         })?;
         if let Some(split) = &tensor.split
             && !split.fits(&tensor.global_shape)
@@ -359,8 +364,8 @@ impl ShardedTensorBuilder {
         }
         Err(ShardError::LogicalShape {
             key: key.to_owned(),
-            logical_shape: logical.clone(),
-            global_shape: tensor.global_shape.clone(),
+            logical_shape: logical.to_vec(),
+            global_shape: tensor.global_shape.to_vec(),
             padded_axes: tensor.padded_axes.clone(),
         })
     }
@@ -379,7 +384,7 @@ impl ShardedTensorBuilder {
         };
         // A whole number of bytes, so that the tensor's payload has a length at all.
         let bits = tensor.global_shape.iter().product::<u64>() * tensor.dtype.bits();
-        if dense && bits % 8 == 0 && tensor.padded_axes.is_empty() {
+        if dense && bits.is_multiple_of(8) && tensor.padded_axes.is_empty() {
             return Ok(());
         }
         Err(ShardError::OpaqueSplit { key: key.to_owned(), dtype: tensor.dtype })
