@@ -9,8 +9,10 @@
 //! can depend on it alone.
 
 mod coverage;
+mod cut;
 mod dtype;
 mod error;
+mod overlap;
 mod placement;
 mod region;
 mod replica;
@@ -20,6 +22,7 @@ mod tensor;
 mod topology;
 
 pub use coverage::{CoverageFault, FaultKind, prove_tiling};
+pub use cut::{CutError, Cuts, Pieces, Spans};
 pub use dtype::DType;
 pub use error::ShardError;
 pub use placement::Placement;
