@@ -174,4 +174,16 @@ pub enum ShardError {
         /// Model chunks of each pipeline rank.
         vpp: u64,
     },
+    /// A parameter can't lie there in a flat bucket.
+    #[error(
+        "parameter `{key}`: start {start} in a flat bucket that has {elements} elements already; give the parameters in order, without overlap"
+    )]
+    Bucket {
+        /// The parameter.
+        key: String,
+        /// First element in the bucket.
+        start: u64,
+        /// End of the parameters before it.
+        elements: u64,
+    },
 }
