@@ -1,5 +1,5 @@
 use crate::region::{Dims, Region, RegionError};
-use crate::{CoverageFault, DType};
+use crate::{CoverageFault, CutError, DType};
 
 /// Why something is not a shard, a state dict, a topology or a rule table. Every variant is *invalid input*: the
 /// caller's description is wrong, nothing was read or written.
@@ -185,5 +185,97 @@ pub enum ShardError {
         start: u64,
         /// End of the parameters before it.
         elements: u64,
+    },
+    /// A table of sharding rules can't be read, or contradicts itself.
+    #[error("sharding rules: {why}")]
+    Rules {
+        /// What is wrong, and where.
+        why: String,
+    },
+    /// No rule matches a key.
+    #[error("tensor `{key}`: no sharding rule matches; add one, or a last rule for `*`")]
+    NoRule {
+        /// The tensor.
+        key: String,
+    },
+    /// The rules do not say which pipeline stage a key is on.
+    #[error(
+        "tensor `{key}`: no pipeline stage; name it in `layer_keys`, `first`, `last` or `every` of [pipeline]"
+    )]
+    NoStage {
+        /// The tensor.
+        key: String,
+    },
+    /// A key names a layer that the model does not have.
+    #[error("tensor `{key}`: layer {layer} of a model of {layers} layers (0 is the first)")]
+    Layer {
+        /// The tensor.
+        key: String,
+        /// The layer it names.
+        layer: u64,
+        /// Number of layers.
+        layers: u64,
+    },
+    /// A rule cuts a tensor in a way that does not come out.
+    #[error("tensor `{key}`: axis {axis} over `{over}`: {source} ({rule})")]
+    Cut {
+        /// The tensor.
+        key: String,
+        /// The tensor's axis.
+        axis: usize,
+        /// The mesh axis.
+        over: String,
+        /// The rule.
+        rule: String,
+        /// What does not come out.
+        source: CutError,
+    },
+    /// A key names no expert, or the experts do not divide by the expert parallel ranks.
+    #[error("tensor `{key}`: expert {expert:?} of {count} over {ranks} ranks of `{over}` ({rule})")]
+    Expert {
+        /// The tensor.
+        key: String,
+        /// The rule.
+        rule: String,
+        /// The expert that the key names.
+        expert: Option<u64>,
+        /// Number of experts.
+        count: u64,
+        /// The mesh axis.
+        over: String,
+        /// Its size.
+        ranks: u64,
+    },
+    /// Mesh axes that shard one tensor tell the same ranks apart, so that no rank would hold some parts.
+    #[error(
+        "tensor `{key}`: mesh axes {axes:?} can't shard it together with its pipeline stage or its other axes ({rule})"
+    )]
+    RuleAxes {
+        /// The tensor.
+        key: String,
+        /// The rule.
+        rule: String,
+        /// The mesh axes.
+        axes: Vec<String>,
+    },
+    /// An optimizer state does not fit its parameter.
+    #[error("optimizer state `{key}` of parameter `{parameter}`: {why}")]
+    State {
+        /// The state.
+        key: String,
+        /// The parameter.
+        parameter: String,
+        /// What does not fit.
+        why: &'static str,
+    },
+    /// A parameter of a flat bucket is cut unevenly, so that what lies behind it lies elsewhere on every rank.
+    #[error(
+        "tensor `{key}`: an uneven cut can't lie in a flat ZeRO bucket; cut it evenly, or set zero = 0 ({rule})"
+    )]
+    UnevenBucket {
+        /// The parameter.
+        key: String,
+        /// The rule.
+        rule: String,
     },
 }

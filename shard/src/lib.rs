@@ -17,6 +17,7 @@ mod overlap;
 mod placement;
 mod region;
 mod replica;
+mod rules;
 mod split;
 mod state_dict;
 mod tensor;
@@ -30,6 +31,10 @@ pub use flat::{FlatBuffer, FlatPart};
 pub use placement::Placement;
 pub use region::{Dims, MAX_AXES, Region, RegionError, volume_of};
 pub use replica::{GroupId, Replica};
+pub use rules::{
+    BoundRules, CutRule, ExpertRule, OptimizerRules, PaddingRule, PieceKind, PipelineRules, Rule, Rules,
+    StateRule, UnshardedTensor,
+};
 pub use split::Split;
 pub use state_dict::ShardedStateDict;
 pub use tensor::{ShardedTensor, ShardedTensorBuilder, StateGroup};

@@ -24,6 +24,12 @@ impl Digit {
     fn end(self) -> u64 {
         self.stride * self.size
     }
+
+    /// The digit without its lowest `factor` values' worth: ranks that differ only there count as one.
+    /// `factor` divides the size.
+    pub fn above(self, factor: u64) -> Digit {
+        Digit { stride: self.stride * factor, size: self.size / factor }
+    }
 }
 
 /// The digits of a world of `world` ranks that stay free when `fixed` are given, in ascending order; `None` where
@@ -56,9 +62,9 @@ pub(crate) fn position(rank: u64, digits: &[Digit]) -> u64 {
     digits.iter().rev().fold(0, |position, digit| position * digit.size + digit.of(rank))
 }
 
-/// Number of ranks that differ only in `digits`.
+/// Number of ranks that differ only in `digits`; too large where they overlap.
 pub(crate) fn count(digits: &[Digit]) -> u64 {
-    digits.iter().map(|digit| digit.size).product()
+    digits.iter().fold(1, |count, digit| count.saturating_mul(digit.size))
 }
 
 /// `rank` with `digits` set to 0.

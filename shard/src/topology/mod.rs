@@ -7,11 +7,12 @@ mod digits;
 mod sizes;
 mod stages;
 
+pub(crate) use digits::{Digit, Digits, count, position};
 pub use sizes::{INFINITRAIN_ORDER, MEGATRON_ORDER, ParallelSizes};
 pub use stages::LayerStages;
 
 use crate::{GroupId, Replica, ShardError};
-use digits::{Digit, Digits, base, count, free_digits, members, position};
+use digits::{base, free_digits, members};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -163,13 +164,10 @@ impl Topology {
             rank += at * digit.stride;
             digits.push(digit);
         }
-        // Disjoint digits leave exactly the ranks that their values do not tell apart.
-        match free_digits(self.world_size, &digits) {
-            Some(free) if count(&free) * count(&digits) == self.world_size => Ok(rank),
-            _ => Err(ShardError::AxesOverlap {
-                axes: coordinates.iter().map(|&(axis, _)| axis.to_owned()).collect(),
-            }),
+        if self.are_disjoint(&digits) {
+            return Ok(rank);
         }
+        Err(ShardError::AxesOverlap { axes: coordinates.iter().map(|&(axis, _)| axis.to_owned()).collect() })
     }
 
     /// The ranks that hold the same shard as `rank` of a tensor that is sharded along the axes `sharded` and
@@ -203,6 +201,12 @@ impl Topology {
             .entry((free, base))
             .or_insert_with_key(|(free, base)| GroupId::of_ranks(members(*base, free)));
         Ok(Replica::in_group(id, count, group))
+    }
+
+    /// Whether no two of the digits tell the same ranks apart: then each combination of their values occurs.
+    pub(crate) fn are_disjoint(&self, digits: &[Digit]) -> bool {
+        free_digits(self.world_size, digits)
+            .is_some_and(|free| count(&free).checked_mul(count(digits)) == Some(self.world_size))
     }
 
     pub(crate) fn digits_of(&self, axes: &[impl AsRef<str>]) -> Result<Digits, ShardError> {
