@@ -268,14 +268,15 @@ pub enum ShardError {
         /// What does not fit.
         why: &'static str,
     },
-    /// A parameter of a flat bucket is cut unevenly, so that what lies behind it lies elsewhere on every rank.
-    #[error(
-        "tensor `{key}`: an uneven cut can't lie in a flat ZeRO bucket; cut it evenly, or set zero = 0 ({rule})"
-    )]
-    UnevenBucket {
+    /// A parameter of a flat ZeRO bucket lies, or makes what is behind it lie, elsewhere on each of the ranks that
+    /// should hold the same slice.
+    #[error("tensor `{key}`: {why} can't lie in a flat ZeRO bucket; change that, or set zero = 0 ({rule})")]
+    UnlikeBuckets {
         /// The parameter.
         key: String,
         /// The rule.
         rule: String,
+        /// What makes the buckets unlike.
+        why: &'static str,
     },
 }

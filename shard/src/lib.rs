@@ -15,6 +15,7 @@ mod error;
 mod flat;
 mod overlap;
 mod placement;
+mod presets;
 mod region;
 mod replica;
 mod rules;
@@ -29,6 +30,7 @@ pub use dtype::DType;
 pub use error::ShardError;
 pub use flat::{FlatBuffer, FlatPart};
 pub use placement::Placement;
+pub use presets::{Family, ModelConfig, Naming, Preset, llama_hidden};
 pub use region::{Dims, MAX_AXES, Region, RegionError, volume_of};
 pub use replica::{GroupId, Replica};
 pub use rules::{

@@ -67,6 +67,7 @@ impl Rules {
         for (at, rule, parameter) in of_parameter {
             let owner = bound[parameter]
                 .as_ref()
+                .filter(|owner| owner.group == StateGroup::Model)
                 .ok_or_else(|| states.not_a_parameter(&tensors[at], &tensors[parameter]))?;
             let state = states.bind(rule, &tensors[at], owner, &tensors[parameter], topology, |key| {
                 by_key.contains_key(key)

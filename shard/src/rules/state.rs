@@ -2,19 +2,19 @@ use super::UnshardedTensor;
 use super::bind::BoundTensor;
 use super::pattern::{Globs, Template};
 use super::sharding::Sharding;
-use super::table::OptimizerRules;
-use crate::{DType, ShardError, StateGroup, Topology};
+use super::table::{OptimizerRules, StateRule};
+use crate::{ShardError, StateGroup, Topology};
 use std::sync::Arc;
 
 /// Tells optimizer state from parameters and gives it its parameter's sharding.
 pub(super) struct StateFinder {
-    states: Vec<(Template, Option<DType>)>,
+    states: Vec<(Template, StateRule)>,
     scalars: Globs,
 }
 
 impl StateFinder {
     pub fn new(rules: &OptimizerRules) -> Result<Self, ShardError> {
-        let state = |state: &super::StateRule| Ok((Template::new(&state.key, "{param}")?, state.dtype));
+        let state = |state: &StateRule| Ok((Template::new(&state.key, "{param}")?, state.clone()));
         Ok(Self {
             states: rules.states.iter().map(state).collect::<Result<_, ShardError>>()?,
             scalars: Globs::new([rules.scalars.as_slice()])?,
@@ -56,7 +56,7 @@ impl StateFinder {
         state_error(&state.key, &parameter.key, "that is an optimizer state itself")
     }
 
-    /// Binds a state. It shares the sharding of its parameter, or is a whole 0-dim tensor on the parameter's ranks.
+    /// Binds a state. It shares the sharding of its parameter, or is a scalar on the parameter's ranks.
     pub fn bind(
         &self,
         rule: usize,
@@ -66,25 +66,21 @@ impl StateFinder {
         topology: &Topology,
         is_there: impl Fn(&str) -> bool,
     ) -> Result<BoundTensor, ShardError> {
-        let sharding = if tensor.global_shape == parameter.global_shape {
-            Arc::clone(&owner.sharding)
-        } else if tensor.global_shape.is_empty() {
+        let (template, state) = &self.states[rule];
+        let sharding = if state.scalar && tensor.global_shape.is_empty() {
             let Sharding { stage, expert, .. } = *owner.sharding;
             Arc::new(Sharding::whole(topology, stage, expert, tensor.global_shape.clone()))
+        } else if !state.scalar && tensor.global_shape == parameter.global_shape {
+            Arc::clone(&owner.sharding)
         } else {
-            return Err(state_error(
-                &tensor.key,
-                &parameter.key,
-                "its shape is neither the parameter's nor []",
-            ));
+            let why = if state.scalar { "its shape is not []" } else { "its shape is not the parameter's" };
+            return Err(state_error(&tensor.key, &parameter.key, why));
         };
-        let (template, dtype) = &self.states[rule];
         let alias_of =
             owner.alias_of.as_deref().map(|target| template.fill(target)).filter(|key| is_there(key));
         Ok(BoundTensor {
             key: tensor.key.clone(),
-            // A count of steps keeps its dtype: the rule speaks of what has the parameter's shape.
-            dtype: dtype.filter(|_| tensor.global_shape == parameter.global_shape).unwrap_or(tensor.dtype),
+            dtype: state.dtype.unwrap_or(tensor.dtype),
             sharding,
             alias_of,
             group: StateGroup::Optimizer,

@@ -144,8 +144,7 @@ pub struct PipelineRules {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OptimizerRules {
-    /// States of the parameters. One of the parameter's shape is sharded like it, a 0-dim one is replicated; no
-    /// other shape is known.
+    /// States of the parameters.
     pub states: Vec<StateRule>,
     /// Globs of keys of states that belong to no parameter; every rank holds them.
     pub scalars: Vec<String>,
@@ -154,7 +153,8 @@ pub struct OptimizerRules {
     pub zero: u8,
     /// Mesh axes over which a bucket is dealt.
     pub zero_over: Vec<String>,
-    /// Mesh axes over which a bucket of experts is dealt.
+    /// Mesh axes over which a bucket of experts is dealt. In it are the parameters whose rule has `expert`, and those that
+    /// are cut along ranks that `zero_over` covers.
     pub zero_expert_over: Vec<String>,
     /// Parameters begin at multiples of this many elements in a bucket.
     pub zero_align: u64,
@@ -173,7 +173,7 @@ impl Default for OptimizerRules {
     }
 }
 
-/// One state that each parameter has.
+/// One state that each parameter has. It has the parameter's shape and is sharded like it, or it is a scalar.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StateRule {
@@ -182,6 +182,10 @@ pub struct StateRule {
     /// Element type that the rank wants; `None` = that of the unsharded tensor.
     #[serde(default)]
     pub dtype: Option<DType>,
+    /// It is 0-dim, whatever the parameter's shape (a count of steps), and whole on every rank that holds a shard of
+    /// the parameter.
+    #[serde(default)]
+    pub scalar: bool,
 }
 
 impl Rule {

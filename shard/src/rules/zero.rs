@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// ZeRO-1: the states of a stage's parameters, dealt as slices of flat buckets.
 pub(super) struct Zero {
-    /// One bucket for dense parameters, one for those that are cut along the ranks that it is dealt over (experts).
+    /// One bucket for dense parameters, one for experts: those with a rule for experts, and those that are cut along
+    /// the ranks over which the first is dealt.
     buckets: Vec<Bucket>,
     /// States that lie in a bucket, by index.
     dealt: HashSet<usize>,
@@ -54,14 +55,21 @@ impl Zero {
                 rule: sharding.rule.clone(),
                 axes: axes.to_vec(),
             };
-            if !sharding.is_equal_everywhere() {
+            let unlike = if !sharding.is_equal_everywhere() {
+                Some("an uneven cut")
+            } else if sharding.stage.is_none() && topology.pipeline_size() > 1 {
+                Some("a parameter that every pipeline stage holds")
+            } else {
+                None
+            };
+            if let Some(why) = unlike {
                 let (key, rule) = (tensors[parameter].key.clone(), sharding.rule.clone());
-                return Err(ShardError::UnevenBucket { key, rule });
+                return Err(ShardError::UnlikeBuckets { key, rule, why });
             }
             let fits =
                 |bucket: &Bucket| topology.are_disjoint(&[sharding.fixed.as_slice(), &bucket.over].concat());
             let mut at = 0;
-            if !fits(&buckets[0]) {
+            if sharding.expert.is_some() || !fits(&buckets[0]) {
                 if buckets.len() == 1 {
                     buckets.push(bucket(&rules.zero_expert_over)?);
                 }
