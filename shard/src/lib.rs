@@ -41,3 +41,8 @@ pub use split::Split;
 pub use state_dict::ShardedStateDict;
 pub use tensor::{ShardedTensor, ShardedTensorBuilder, StateGroup};
 pub use topology::{INFINITRAIN_ORDER, LayerStages, MEGATRON_ORDER, ParallelSizes, Topology};
+
+/// The page's examples are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/sharding.md")]
+struct Sharding;
