@@ -256,4 +256,16 @@ mod tests {
         assert!(check_local(&placements, 9).is_ok());
         assert!(check_local(&placements, 8).is_err());
     }
+
+    #[test]
+    fn a_box_that_runs_on_into_the_next_row_meets_what_lies_there() {
+        let strides = || Dims::from_slice(&[6, 1]);
+        let wide =
+            Placement { region: Region::new([0, 0], [2, 3]).unwrap(), local_offset: 4, strides: strides() };
+        let at = |local_offset| {
+            let region = Region::new([2, 0], [2, 1]).unwrap();
+            check_local(&[wide.clone(), Placement { region, local_offset, strides: strides() }], 24).is_ok()
+        };
+        assert!(!at(6) && !at(5) && at(7));
+    }
 }

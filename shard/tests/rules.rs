@@ -349,6 +349,18 @@ fn tables_are_read_strictly() {
             "[[rule]]\nkeys = [\"*\"]\ncut = [{ axis = 0, over = \"tp\", pieces = \"odd\" }]",
             "unknown variant `odd`",
         ),
+        (
+            "[[rule]]\nkeys = [\"*\"]\ncut = [{ axis = 0, over = \"dp\" }, { axis = 0, over = \"tp\", segments = [1, 1] }]",
+            "must come first on their axis",
+        ),
+        (
+            "[[rule]]\nkeys = [\"*\"]\ncut = [{ axis = 0, over = \"dp\" }, { axis = 0, over = \"tp\", pieces = \"shared\" }]",
+            "must come first on their axis",
+        ),
+        (
+            "[[rule]]\nkeys = [\"*\"]\npadding = { axis = 0 }\ncut = [{ axis = 0, over = \"tp\", segments = [1, 1] }]",
+            "an axis with segments can't be padded",
+        ),
         ("[[rule]]\nkeys = [\"*\"]\ndtype = \"f31\"\nreplicated = true", "unknown dtype `f31`"),
         ("[[rule]]\nkeys = [\"*\"]\ncut = [{ axis = 0, over = \"tpp\" }]", "no mesh axis `tpp`"),
         ("[optimizer]\nstates = [{ key = \"adam.m\" }]", "must have one `{param}`"),

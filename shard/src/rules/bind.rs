@@ -62,7 +62,7 @@ impl Rules {
                 None => bound.push(Some(binder.parameter(tensor)?)),
             }
         }
-        binder.tie(&mut bound, &by_key)?;
+        binder.tie(&mut bound, &by_key);
         let mut zero_states = Vec::new();
         for (at, rule, parameter) in of_parameter {
             let owner = bound[parameter]
@@ -238,12 +238,10 @@ impl<'a> Binder<'a> {
         }
     }
 
-    /// Makes tied tensors aliases where both lie on the same stage.
-    fn tie(
-        &self,
-        bound: &mut [Option<BoundTensor>],
-        by_key: &HashMap<&str, usize>,
-    ) -> Result<(), ShardError> {
+    /// Makes tied tensors aliases where both lie on the same stage. That they are alike is checked with the rank's
+    /// state dict.
+    fn tie(&self, bound: &mut [Option<BoundTensor>], by_key: &HashMap<&str, usize>) {
+        let stage = |tensor: Option<&Option<BoundTensor>>| Some(tensor?.as_ref()?.sharding.stage);
         for at in 0..bound.len() {
             let Some(tensor) = bound[at].as_ref().filter(|tensor| tensor.group == StateGroup::Model) else {
                 continue;
@@ -252,17 +250,12 @@ impl<'a> Binder<'a> {
             else {
                 continue;
             };
-            let owner = by_key.get(target.as_str()).and_then(|&at| bound[at].as_ref());
-            let Some(owner) = owner.filter(|owner| owner.sharding.stage == tensor.sharding.stage) else {
-                continue;
-            };
-            if owner.key == tensor.key || owner.alias_of.is_some() {
-                return Err(ShardError::Alias { key: tensor.key.clone(), target: target.clone() });
-            }
-            if let Some(tensor) = bound[at].as_mut() {
+            let owner = by_key.get(target.as_str()).and_then(|&owner| stage(bound.get(owner)));
+            if owner == Some(tensor.sharding.stage)
+                && let Some(tensor) = bound[at].as_mut()
+            {
                 tensor.alias_of = Some(target.clone());
             }
         }
-        Ok(())
     }
 }

@@ -49,10 +49,7 @@ pub(crate) fn free_digits(world: u64, fixed: &[Digit]) -> Option<Digits> {
         if fixed().any(|digit| digit.stride <= low && high <= digit.end()) {
             continue;
         }
-        match free.last_mut() {
-            Some(below) if below.end() == low => below.size *= high / low,
-            _ => free.push(Digit { stride: low, size: high / low }),
-        }
+        free.push(Digit { stride: low, size: high / low });
     }
     Some(free)
 }
