@@ -76,6 +76,12 @@ impl Replica {
         Some(Self { id, count, group: Some(GroupId::of_ranks(ranks.iter().copied())) })
     }
 
+    /// Replica `id` of `count` of a group that is already hashed; `id < count`.
+    pub(crate) fn in_group(id: u32, count: u32, group: GroupId) -> Self {
+        debug_assert!(id < count);
+        Self { id, count, group: Some(group) }
+    }
+
     /// 0 for the main replica.
     pub fn id(&self) -> u32 {
         self.id

@@ -1,6 +1,7 @@
+use crate::overlap::first_overlap;
 use crate::placement::{Placement, check_local, dense_strides};
 use crate::region::{Dims, Region, RegionError, volume_of};
-use crate::{DType, Replica, ShardError, Split};
+use crate::{Cuts, DType, Replica, ShardError, Split};
 use serde::{Deserialize, Serialize};
 
 /// Which part of the training state a tensor belongs to; each part has data files of its own and can be selected
@@ -178,6 +179,14 @@ impl ShardedTensorBuilder {
         self
     }
 
+    /// The rank holds what `cuts` leave of the tensor, laid densely.
+    ///
+    /// # Errors
+    /// [`RegionError`] as for [`Cuts::placements`].
+    pub fn cuts(self, cuts: &Cuts) -> Result<Self, RegionError> {
+        Ok(self.placed(cuts.placements()?, cuts.local_shape()))
+    }
+
     /// How the tensor is meant to be cut.
     pub fn split(mut self, split: Split) -> Self {
         self.tensor.split = Some(split);
@@ -284,7 +293,7 @@ impl ShardedTensorBuilder {
                 if !same {
                     return Err(ShardError::Placement {
                         key: key.to_owned(),
-                        region: region.clone(),
+                        region: Box::new(region.clone()),
                         local_elements: 0,
                         why: "regions laid along the split axis must agree in size on the others; place them explicitly",
                     });
@@ -326,7 +335,12 @@ impl ShardedTensorBuilder {
             }
         }
         check_local(&tensor.placements, local_elements).map_err(|(placement, why)| {
-            ShardError::Placement { key: owned(), region: placement.region.clone(), local_elements, why }
+            ShardError::Placement {
+                key: owned(),
+                region: Box::new(placement.region.clone()),
+                local_elements,
+                why,
+            }
         })?;
         if let Some(split) = &tensor.split
             && !split.fits(&tensor.global_shape)
@@ -359,8 +373,8 @@ impl ShardedTensorBuilder {
         }
         Err(ShardError::LogicalShape {
             key: key.to_owned(),
-            logical_shape: logical.clone(),
-            global_shape: tensor.global_shape.clone(),
+            logical_shape: logical.to_vec(),
+            global_shape: tensor.global_shape.to_vec(),
             padded_axes: tensor.padded_axes.clone(),
         })
     }
@@ -384,50 +398,4 @@ impl ShardedTensorBuilder {
         }
         Err(ShardError::OpaqueSplit { key: key.to_owned(), dtype: tensor.dtype })
     }
-}
-
-/// The first element that two of the regions share. Regions of one shard are few and usually differ on one axis,
-/// so sorting along one axis settles nearly every case; cutting into slabs does the rest.
-fn first_overlap<'a, I>(regions: impl Fn() -> I) -> Option<Dims>
-where
-    I: Iterator<Item = &'a Region>,
-{
-    let ndim = regions().next()?.ndim();
-    for axis in 0..ndim {
-        let mut spans: Vec<(u64, u64)> =
-            regions().map(|region| (region.offset()[axis], region.end(axis))).collect();
-        spans.sort_unstable();
-        if spans.windows(2).all(|pair| pair[0].1 <= pair[1].0) {
-            return None;
-        }
-    }
-    overlap_in_slabs(&regions().collect::<Vec<_>>(), 0)
-}
-
-/// Cuts the set along `axis` at every start and end and descends into each slab: exact for any set, and linear
-/// for the grids that shards form.
-fn overlap_in_slabs(regions: &[&Region], axis: usize) -> Option<Dims> {
-    let (first, rest) = regions.split_first()?;
-    if rest.is_empty() {
-        return None;
-    }
-    if axis == first.ndim() {
-        return Some(Dims::new());
-    }
-    let mut cuts: Vec<u64> =
-        regions.iter().flat_map(|region| [region.offset()[axis], region.end(axis)]).collect();
-    cuts.sort_unstable();
-    cuts.dedup();
-    for &cut in &cuts {
-        let slab: Vec<&Region> = regions
-            .iter()
-            .copied()
-            .filter(|region| region.offset()[axis] <= cut && cut < region.end(axis))
-            .collect();
-        if let Some(mut point) = overlap_in_slabs(&slab, axis + 1) {
-            point.insert(0, cut);
-            return Some(point);
-        }
-    }
-    None
 }
