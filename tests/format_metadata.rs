@@ -302,7 +302,8 @@ fn wrong_objects_and_shared_bytes_are_named() {
 
 #[test]
 fn ranks_that_disagree_are_named() {
-    let cases: [(&str, fn(&mut SavedTensor)); 6] = [
+    type Change = fn(&mut SavedTensor);
+    let cases: [(&str, Change); 6] = [
         ("dtype", |t| t.dtype = DType::F16),
         ("global shape", |t| t.global_shape = [4, 4].as_slice().into()),
         ("logical shape", |t| t.logical_shape = None),

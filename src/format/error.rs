@@ -153,7 +153,10 @@ impl FormatError {
             Self::Random { .. } => FormatErrorKind::Unavailable,
             Self::UnsupportedVersion { .. } => FormatErrorKind::UnsupportedVersion,
             Self::Deleted { .. } => FormatErrorKind::Deleted,
-            Self::Name { .. }
+            // A caller's mistake, not damage.
+            Self::Block { fault: BlockFault::PastEnd { .. } | BlockFault::Unfinished { .. }, .. }
+            | Self::Block { fault: BlockFault::NoSuchBlock { .. }, .. }
+            | Self::Name { .. }
             | Self::Entry { .. }
             | Self::Blocks { .. }
             | Self::Declared { .. }

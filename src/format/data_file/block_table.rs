@@ -162,3 +162,19 @@ impl BlockTableBuilder {
         run_end.min(self.at.saturating_add(self.block_bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_polynomial_is_castagnoli() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        let mut hasher = BlockHasher::new();
+        for _ in 0..2 {
+            hasher.update(b"1234");
+            hasher.update(b"56789");
+            assert_eq!(hasher.finish(), 0xe306_9283);
+        }
+    }
+}

@@ -1,10 +1,8 @@
 //! Proves that a layout is whole: every tensor is there once, every byte belongs to one owner.
 
-use super::{FileFault, Metadata, MetadataFault, ObjectFault, PlaceFault, TensorFault};
+use super::{FileFault, Metadata, MetadataFault, ObjectFault, PlaceFault, TensorFault, tiling};
 use crate::format::{Chunk, SavedFile, SavedLayout, SavedTensor};
-use reshard_shard::{
-    CoverageFault, DType, FaultKind, MAX_AXES, Region, RegionError, prove_tiling, volume_of,
-};
+use reshard_shard::{CoverageFault, DType, FaultKind, MAX_AXES, Region, RegionError, volume_of};
 use std::collections::HashSet;
 
 pub(super) fn check(metadata: &Metadata) -> Result<(), MetadataFault> {
@@ -133,8 +131,8 @@ fn check_tiling(files: &[SavedFile], tensor: &SavedTensor) -> Result<(), TensorF
     }
     // Checked with the shape.
     let whole = Region::whole(&tensor.global_shape).ok().flatten();
-    let chunks: Vec<Region> = tensor.chunks.iter().map(|chunk| chunk.region).collect();
-    prove_tiling(&whole, &chunks).map_err(|fault| tiling_fault(files, tensor, fault))
+    tiling::prove(&tensor.global_shape, whole.as_ref(), &tensor.chunks)
+        .map_err(|fault| tiling_fault(files, tensor, fault))
 }
 
 /// Names the files that hold the point, which name the ranks that wrote them.

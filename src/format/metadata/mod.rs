@@ -5,6 +5,7 @@ mod fault;
 mod manifest;
 mod merge;
 mod text;
+mod tiling;
 
 pub use fault::{FileFault, MetadataFault, ObjectFault, PlaceFault, TensorFault};
 pub use manifest::{ManifestFault, WriterManifest, WrittenFile};
