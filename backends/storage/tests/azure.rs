@@ -1,5 +1,7 @@
 //! Azure Blob Storage against its emulator.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use reshard_storage::{Depth, OpenOptions, StorageError, conformance, open};
 use reshard_storage_testing::{Azurite, fresh_name};
 

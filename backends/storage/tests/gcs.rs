@@ -1,5 +1,7 @@
 //! The GCS protocol against a mapping onto SeaweedFS.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use reshard_storage::{OpenOptions, conformance, open};
 use reshard_storage_testing::GcsProxy;
 
