@@ -8,9 +8,10 @@ pub const MAX_KEY_BYTES: usize = 1024;
 
 /// The key of an object: one or more segments joined by `/`, relative to the opened root.
 ///
-/// No segment is empty, `.` or `..`, none holds a control character, and there is no slash at either end, so a path
-/// can't leave the opened root and means the same object on every backend. Every other character is legal and kept as
-/// it is: backends escape for their protocol, `a%20b` and `a b` are two objects.
+/// No segment is empty or ends in a dot (so none is `.` or `..`), none holds a control character or a backslash, and
+/// there is no slash at either end: a path can't leave the opened root and means the same object on every backend (Azure
+/// turns backslashes into slashes and drops dots at the end). Every other character is legal and kept as it is: backends
+/// escape for their protocol, `a%20b` and `a b` are two objects.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoragePath(String);
 
@@ -73,9 +74,12 @@ fn fault(path: &str) -> Option<&'static str> {
     if path.chars().any(char::is_control) {
         return Some("it holds a control character");
     }
+    if path.contains('\\') {
+        return Some("it holds a backslash, which some stores take for a slash");
+    }
     path.split('/').find_map(|segment| match segment {
         "" => Some("it has an empty segment (a leading, trailing or double slash)"),
-        "." | ".." => Some("it has a segment `.` or `..`"),
+        _ if segment.ends_with('.') => Some("a segment ends in a dot, which some stores drop"),
         _ => None,
     })
 }
@@ -108,7 +112,8 @@ mod tests {
     #[test]
     fn refuses_what_could_leave_the_root_or_name_two_objects() {
         for bad in [
-            "", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a/.", "a\nb", "a\0", "\u{7f}", "\u{85}",
+            "", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a/.", "a.", "a./b", "a\\b", "a\nb",
+            "a\0", "\u{7f}", "\u{85}",
         ] {
             assert!(StoragePath::parse(bad).is_err(), "{bad:?} was accepted");
         }
@@ -132,7 +137,7 @@ mod tests {
         #[test]
         fn legal_by_segments(text in "[a./ %\\x07é]{0,12}") {
             let legal = !text.is_empty()
-                && text.split('/').all(|s| !s.is_empty() && s != "." && s != ".." && !s.contains('\x07'));
+                && text.split('/').all(|s| !s.is_empty() && !s.ends_with('.') && !s.contains('\x07'));
             prop_assert_eq!(StoragePath::parse(text.clone()).is_ok(), legal);
             if legal {
                 let joined = StoragePath::parse("root").unwrap().join(&text).unwrap();

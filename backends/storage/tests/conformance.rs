@@ -1,5 +1,7 @@
 //! The conformance suite on the stores that need no server.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use reshard_storage::{DiskBackend, MemoryBackend, OpenOptions, StorageBackend, conformance, open};
 
 async fn conforms(store: &dyn StorageBackend) {

@@ -103,6 +103,7 @@ fn by_status(at: At, status: u16, code: &str, message: &str) -> StorageError {
         (_, "SlowDown" | "ServerBusy" | "ThrottlingException" | "RequestLimitExceeded") | (429, _) => {
             unavailable(Outage::Throttled)
         }
+        (_, "AccessDenied") => StorageError::AccessDenied { at, detail },
         (501, _) => StorageError::Unsupported { at, detail },
         (500..=599, _) | (200, _) | (409, _) => unavailable(Outage::ServerError),
         (401 | 403, _)
@@ -155,6 +156,7 @@ mod tests {
             (Put, 503, "SlowDown", "Unavailable"),
             (Put, 500, "InternalError", "Unavailable"),
             (Put, 200, "InternalError", "Unavailable"),
+            (Operation::Delete, 200, "AccessDenied", "AccessDenied"),
             (Put, 507, "", "NoSpace"),
             (Read, 416, "InvalidRange", "Corrupt"),
             (Put, 501, "NotImplemented", "Unsupported"),

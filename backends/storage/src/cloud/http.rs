@@ -66,6 +66,9 @@ impl HttpService for Service {
         if let Some(why) = asked.alien(status, &response) {
             return Err(failed(Failure::Alien(why)));
         }
+        if asked.begins_past_the_end(&response) {
+            return Err(failed(answer(416, "", None)));
+        }
         if !asked.is_post {
             return Ok(response);
         }
@@ -73,9 +76,7 @@ impl HttpService for Service {
         let (parts, body) = response.into_parts();
         let body = body.bytes().await?;
         let text = String::from_utf8_lossy(&body);
-        if text.trim_start_matches(|c: char| c.is_whitespace()).starts_with("<Error")
-            || text.contains("?>\n<Error>")
-        {
+        if is_error_document(&text) || (asked.is_bulk_delete && text.contains("<Error>")) {
             return Err(failed(answer(status, &text, None)));
         }
         Ok(HttpResponse::from_parts(parts, body.into()))
@@ -90,8 +91,11 @@ fn failed(failure: Failure) -> HttpError {
 /// What of a request its answer is judged by.
 struct Asked {
     is_post: bool,
+    /// S3's DeleteObjects, whose answer lists an error for each object that it kept.
+    is_bulk_delete: bool,
     is_put: bool,
-    ranged: bool,
+    /// First byte of the range that a read asks for.
+    range_start: Option<u64>,
     metadata_service: bool,
 }
 
@@ -100,8 +104,13 @@ impl Asked {
         let host = request.uri().host().unwrap_or_default();
         Self {
             is_post: request.method().as_str() == "POST",
+            is_bulk_delete: request
+                .uri()
+                .query()
+                .is_some_and(|query| query == "delete" || query == "delete="),
             is_put: request.method().as_str() == "PUT",
-            ranged: request.headers().contains_key("range"),
+            range_start: header(request.headers(), "range")
+                .and_then(|range| range.strip_prefix("bytes=")?.split_once('-')?.0.parse().ok()),
             metadata_service: ["169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata"]
                 .contains(&host),
         }
@@ -122,13 +131,20 @@ impl Asked {
     /// The failure that an error answer stands for.
     async fn refusal(&self, status: u16, response: HttpResponse) -> HttpError {
         let html = is_html(&response);
-        let code =
-            response.headers().get("x-ms-error-code").and_then(|code| code.to_str().ok()).map(str::to_owned);
+        let code = header(response.headers(), "x-ms-error-code").map(str::to_owned);
         let body = response.into_body().bytes().await.unwrap_or_default();
         if html && !(500..600).contains(&status) {
             return failed(Failure::Alien(format!("HTTP status {status} with an HTML page")));
         }
         failed(answer(status, &String::from_utf8_lossy(&body), code))
+    }
+
+    /// Whether the answer to a ranged read is empty because the object ends before. 416 is due then, but not every
+    /// server says so.
+    fn begins_past_the_end(&self, response: &HttpResponse) -> bool {
+        let total = header(response.headers(), "content-range")
+            .and_then(|range| range.split_once('/')?.1.parse().ok());
+        matches!((self.range_start, total), (Some(start), Some(total)) if start >= total)
     }
 
     /// Why a successful answer can't come from an object store.
@@ -137,7 +153,7 @@ impl Asked {
         if is_html(response) && !tagged {
             return Some(format!("HTTP status {status} with an HTML page"));
         }
-        if self.ranged && status != 206 {
+        if self.range_start.is_some() && status != 206 {
             return Some(format!("HTTP status {status} to a ranged read, where 206 is due"));
         }
         if self.is_put
@@ -151,8 +167,20 @@ impl Asked {
     }
 }
 
+fn header<'a>(headers: &'a object_store::HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// Whether a body is one XML error and nothing else (the parts of a batch answer may hold some).
+fn is_error_document(body: &str) -> bool {
+    let body = body.trim_start();
+    let root =
+        if body.starts_with("<?xml") { body.split_once("?>").map_or("", |(_, root)| root) } else { body };
+    root.trim_start().starts_with("<Error")
+}
+
 fn is_html(response: &HttpResponse) -> bool {
-    let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
+    let content_type = header(response.headers(), "content-type");
     content_type.is_some_and(|content_type| content_type.starts_with("text/html"))
 }
 
