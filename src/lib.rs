@@ -4,6 +4,7 @@
 //! `cli -> training -> checkpoint -> foreign, transfer -> plan -> format -> shard`;
 //! `training`, `checkpoint`, `foreign` and `transfer` also use the backends (storage, device, collective).
 
+pub mod foreign;
 pub mod format;
 pub mod plan;
 pub mod transfer;
