@@ -1,7 +1,7 @@
 use reshard_shard::{Dims, Placement, Region};
 use smallvec::SmallVec;
 
-/// One axis of a [`Copy`]: how many steps, and how far each step goes in the file and in the local buffer.
+/// One axis of a [`struct@Copy`]: how many steps, and how far each step goes in the file and in the local buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyAxis {
     /// Number of steps, at least 2.
