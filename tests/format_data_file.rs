@@ -266,6 +266,7 @@ fn a_damaged_table_is_refused() {
     };
     assert_eq!(fault(&bytes[1..]), BlockFault::TableLength { expected: 8, found: 7 });
     let past = table.verify("f", 2, b"").unwrap_err();
+    assert_eq!(past.kind(), FormatErrorKind::Invalid);
     assert!(matches!(
         past,
         FormatError::Block { fault: BlockFault::NoSuchBlock { block: 2, blocks: 2 }, .. }
