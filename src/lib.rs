@@ -4,11 +4,8 @@
 //! `cli -> training -> checkpoint -> foreign, transfer -> plan -> format -> shard`;
 //! `training`, `checkpoint`, `foreign` and `transfer` also use the backends (storage, device, collective).
 
-<<<<<<< HEAD
 pub mod checkpoint;
-=======
 pub mod foreign;
->>>>>>> foreign
 pub mod format;
 pub mod plan;
 pub mod transfer;
