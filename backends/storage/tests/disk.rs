@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use reshard_storage::{
-    Depth, DiskBackend, Expect, Outcome, Payload, StorageBackend, StorageError, StoragePath, UploadShape,
-    conditional_put,
+    Depth, DiskBackend, Expect, Outcome, Payload, PutOutcome, StorageBackend, StorageError, StoragePath,
+    UploadShape, conditional_put,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -216,6 +216,31 @@ async fn writes_survive_deletes_of_their_folder() {
     });
     futures::future::try_join_all(work).await.unwrap();
     assert!(!folder.path().join("deep").exists());
+}
+
+/// Updates exclude each other. In memory, where a fsync takes no time, so that they come at once and often.
+#[tokio::test(flavor = "multi_thread")]
+async fn updates_by_many_threads_lose_nothing() {
+    let memory = Path::new("/dev/shm");
+    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+    let store = disk(folder.path());
+    let object = path("number");
+    store.put(&object, Payload::from("0")).await.unwrap();
+    let work = (0..8).map(|writer| {
+        let (store, object) = (store.clone(), object.clone());
+        tokio::spawn(async move {
+            let mut added = 0;
+            while added < 100 {
+                let (bytes, version) = store.read_all(&object, 100).await.unwrap();
+                let number: u64 = str::from_utf8(&bytes).unwrap().split(' ').next().unwrap().parse().unwrap();
+                let next = format!("{} by {writer}", number + 1).into_bytes();
+                let outcome = store.put_if(&object, next.into(), &Expect::Version(version)).await.unwrap();
+                added += u64::from(matches!(outcome, PutOutcome::Written(_)));
+            }
+        })
+    });
+    futures::future::try_join_all(work).await.unwrap();
+    assert!(store.read_all(&object, 100).await.unwrap().0.starts_with(b"800 by "));
 }
 
 #[tokio::test]
