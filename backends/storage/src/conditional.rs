@@ -82,6 +82,46 @@ pub async fn conditional_put(
     }
 }
 
+/// Tries whether the store really keeps the conditions of puts, by four of them on the unused path `scratch`, which is
+/// absent afterwards. There are servers that ignore conditions, and on those two writers would both believe to have won.
+///
+/// # Errors
+/// `Unsupported` when it doesn't; other errors when it couldn't be tried.
+pub async fn try_conditions(storage: &dyn StorageBackend, scratch: &StoragePath) -> Result<()> {
+    let put = async |bytes: &'static str, expect: &Expect| match storage
+        .put_if(scratch, bytes.into(), expect)
+        .await?
+    {
+        PutOutcome::Written(version) => Ok(Some(version)),
+        PutOutcome::Lost => Ok(None),
+        PutOutcome::Unknown { cause } => Err(cause),
+    };
+    let tried = async {
+        let Some(first) = put("first", &Expect::Absent).await? else {
+            return Ok(Some("creating an absent object"));
+        };
+        if put("again", &Expect::Absent).await?.is_some() {
+            return Ok(Some("keeping a second create out"));
+        }
+        let first = Expect::Version(first);
+        if put("update", &first).await?.is_none() {
+            return Ok(Some("updating the current version"));
+        }
+        Ok(put("stale", &first).await?.map(|_| "keeping a stale update out"))
+    };
+    let failed = tried.await;
+    storage.delete(scratch).await?;
+    match failed? {
+        None => Ok(()),
+        Some(what) => Err(StorageError::Unsupported {
+            at: at(storage, Operation::PutIf, scratch),
+            detail: format!(
+                "this store fails at {what}, so no commit on it is exclusive; use one with conditional writes"
+            ),
+        }),
+    }
+}
+
 async fn read_back(storage: &dyn StorageBackend, path: &StoragePath) -> Result<Option<(Bytes, Version)>> {
     match storage.read_all(path, MAX_READ_BACK).await {
         Ok(current) => Ok(Some(current)),

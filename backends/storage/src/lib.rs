@@ -28,7 +28,7 @@ pub use backend::{
     Capabilities, DELETE_BATCH, Deletion, Depth, Durable, Expect, Listing, ObjectInfo, Page, PageToken,
     PutOutcome, StorageBackend, Version,
 };
-pub use conditional::{Outcome, conditional_put};
+pub use conditional::{Outcome, conditional_put, try_conditions};
 pub use decorate::{
     Fault, Faulty, Limited, Limits, Meter, Metered, Pace, Record, RetryPolicy, Retrying, Rule, Throttled,
     Totals, When,

@@ -5,6 +5,7 @@
 use reshard_storage::{
     Deadline, Depth, Expect, Meter, OpenOptions, Operation, Outage, Outcome, Payload, PutOutcome,
     RetryPolicy, StorageBackend, StorageError, StoragePath, UploadShape, conditional_put, open,
+    try_conditions,
 };
 use reshard_storage_testing::{Identity, Options, Reply, Request, SeaweedFs, Server, forward};
 use std::sync::Arc;
@@ -210,6 +211,32 @@ async fn a_web_server_is_no_store() {
     }
 }
 
+/// A server that takes a conditional write for a plain one is found out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_ignores_conditions_is_found_out() {
+    let upstream = SeaweedFs::shared_anonymous();
+    let port = upstream.port();
+    for ignored in ["if-none-match", "if-match"] {
+        let server = Server::start(move |mut request: Request| {
+            request.headers_mut().remove(ignored);
+            forward(port, request)
+        });
+        let settings = vec![("aws_skip_signature", "true".to_owned()), ("aws_endpoint", server.url())];
+        let store = open(&format!("s3://{}", upstream.bucket()), &options(settings)).unwrap();
+        let error = try_conditions(&*store, &path("scratch")).await.unwrap_err();
+        assert!(matches!(error, StorageError::Unsupported { .. }), "{ignored}: {error:?}");
+        assert!(store.head(&path("scratch")).await.unwrap_err().is_not_found());
+    }
+}
+
+/// A fresh bucket of the shared SeaweedFS, through `server`.
+fn behind(server: &Server) -> Arc<dyn StorageBackend> {
+    let mut settings = SeaweedFs::shared().options(Identity::Admin);
+    settings.retain(|(key, _)| *key != "aws_endpoint");
+    settings.push(("aws_endpoint", server.url()));
+    open(&format!("s3://{}", SeaweedFs::shared().bucket()), &options(settings)).unwrap()
+}
+
 /// A SeaweedFS behind a connection that loses answers: the server does what is asked, the client doesn't hear of it.
 struct Lossy {
     server: Server,
@@ -232,19 +259,12 @@ impl Lossy {
         });
         Self { server, lost }
     }
-
-    fn open(&self) -> Arc<dyn StorageBackend> {
-        let mut settings = SeaweedFs::shared().options(Identity::Admin);
-        settings.retain(|(key, _)| *key != "aws_endpoint");
-        settings.push(("aws_endpoint", self.server.url()));
-        open(&format!("s3://{}", SeaweedFs::shared().bucket()), &options(settings)).unwrap()
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conditional_put_whose_answer_is_lost_is_written() {
     let lossy = Lossy::losing(|method, _| method == "PUT");
-    let store = lossy.open();
+    let store = behind(&lossy.server);
     let object = path("commit.json");
     let within = Duration::from_secs(60);
     let outcome = conditional_put(&*store, &object, "mine".into(), &Expect::Absent, within).await.unwrap();
@@ -261,7 +281,7 @@ async fn a_conditional_put_whose_answer_is_lost_is_written() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_whose_completion_is_not_heard_of_is_complete() {
     let lossy = Lossy::losing(|method, query| method == "POST" && query.contains("uploadId"));
-    let store = lossy.open();
+    let store = behind(&lossy.server);
     let upload = store.start_multipart(&path("object"), UploadShape::new(4, 4)).await.unwrap();
     upload.put_part(0, Payload::from("text")).await.unwrap();
     upload.complete().await.unwrap();
@@ -286,10 +306,7 @@ async fn a_completion_that_failed_is_not_mistaken_for_another_object() {
             }
         }
     });
-    let mut settings = SeaweedFs::shared().options(Identity::Admin);
-    settings.retain(|(key, _)| *key != "aws_endpoint");
-    settings.push(("aws_endpoint", server.url()));
-    let store = open(&format!("s3://{}", SeaweedFs::shared().bucket()), &options(settings)).unwrap();
+    let store = behind(&server);
     store.put(&path("object"), Payload::from("old!")).await.unwrap();
     let upload = store.start_multipart(&path("object"), UploadShape::new(4, 4)).await.unwrap();
     upload.put_part(0, Payload::from("text")).await.unwrap();

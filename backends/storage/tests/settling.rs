@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use reshard_storage::{
     Expect, Fault, Faulty, MemoryBackend, Meter, Metered, Operation, Outcome, Payload, Rule, StorageBackend,
-    StorageError, StoragePath, Version, When, conditional_put,
+    StorageError, StoragePath, Version, When, conditional_put, try_conditions,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,4 +138,11 @@ async fn racers_over_a_lossy_store_have_one_winner() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn conditions_are_tried() {
+    let memory = MemoryBackend::anonymous();
+    try_conditions(&memory, &path()).await.unwrap();
+    assert!(memory.head(&path()).await.unwrap_err().is_not_found(), "the scratch object stays");
 }

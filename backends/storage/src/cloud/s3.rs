@@ -35,6 +35,11 @@ pub(crate) fn open(
         .or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
     let allow_http = builder.get_config_value(&AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
     let allow_http = admit_endpoint(uri, endpoint.as_deref(), allow_http.as_deref())?;
+    // Off for servers that don't have it or ignore it.
+    let conditional = builder.get_config_value(&AmazonS3ConfigKey::ConditionalPut);
+    let conditional = conditional.as_deref() != Some("disabled");
+    let capabilities =
+        Capabilities { conditional_create: conditional, conditional_update: conditional, ..CAPABILITIES };
     let store = builder
         .with_bucket_name(bucket)
         .with_allow_http(allow_http)
@@ -42,5 +47,5 @@ pub(crate) fn open(
         .with_http_connector(Connector)
         .build()
         .map_err(|error| invalid_options(uri, &error))?;
-    CloudBackend::open(store, uri, prefix, CAPABILITIES, true, options.request_deadline())
+    CloudBackend::open(store, uri, prefix, capabilities, true, options.request_deadline())
 }

@@ -10,6 +10,7 @@ pub(super) const CHECKS: &[Check] = checks![
     stale_update_loses: ConditionalUpdate,
     update_of_an_absent_object_loses: ConditionalUpdate,
     racing_updates_have_one_winner: ConditionalUpdate,
+    counting_together_loses_nothing: ConditionalUpdate,
 ];
 
 const RACERS: u32 = 8;
@@ -98,4 +99,39 @@ async fn racing_updates_have_one_winner(place: &Place<'_>) -> Verdict {
     let racers = (0..RACERS).map(|racer| put_if(place, racer, Expect::Version(version.clone())));
     let outcomes = try_join_all(racers).await?;
     one_winner(place, &outcomes).await
+}
+
+/// Writers that each add one to a number a few times, as often as it takes: an update that two win would lose one.
+async fn counting_together_loses_nothing(place: &Place<'_>) -> Verdict {
+    const EACH: u64 = 4;
+    let object = place.path("object")?;
+    place.put("object", 0u64.to_le_bytes().to_vec()).await?;
+    let object = &object;
+    let count = |writer: u64| async move {
+        for _ in 0..EACH {
+            loop {
+                let (bytes, version) = place.store.read_all(object, 64).await.map_err(text)?;
+                let number =
+                    bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).ok_or("no number")?;
+                // The writer's own number keeps the bytes of two writers apart.
+                let next = [(number + 1).to_le_bytes(), writer.to_le_bytes()].concat().into();
+                let (expect, within) = (Expect::Version(version), Duration::from_secs(60));
+                let put = conditional_put(place.store, object, next, &expect, within);
+                match put.await.map_err(text)? {
+                    Outcome::Written(_) => break,
+                    Outcome::Lost { .. } => {}
+                    Outcome::Unknown { cause } => return Err(cause.to_string()),
+                }
+            }
+        }
+        Ok(())
+    };
+    try_join_all((0..u64::from(RACERS)).map(count)).await?;
+    let counted = place.get("object").await?;
+    let expected = u64::from(RACERS) * EACH;
+    ensure!(
+        counted.starts_with(&expected.to_le_bytes()),
+        "{expected} were counted, but {counted:?} is there"
+    );
+    Ok(())
 }

@@ -8,6 +8,7 @@ use crate::{Operation, Payload, PutOutcome, Result, StorageError, StoragePath, V
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 
 /// Longest object that a conditional update reads to compare it: far above any commit object.
 const MAX_COMPARED: u64 = 64 << 20;
@@ -28,6 +29,9 @@ pub(super) fn create(disk: &DiskBackend, path: &StoragePath, payload: &Payload) 
         temporary.create_target().map_err(|error| disk.write_error(Operation::PutIf, path, error))?;
     Ok(match created {
         Created::Durable => PutOutcome::Written(version_of(&payload.to_bytes())),
+        Created::Exists if disk.file_of(path, Operation::PutIf)?.is_dir() => {
+            return Err(disk.write_error(Operation::PutIf, path, ErrorKind::IsADirectory.into()));
+        }
         Created::Exists => PutOutcome::Lost,
         Created::NotSynced(error) => {
             PutOutcome::Unknown { cause: disk.write_error(Operation::PutIf, path, error) }

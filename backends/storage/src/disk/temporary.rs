@@ -3,7 +3,7 @@
 use super::durable::{create_directories, sync_to_root};
 use crate::Payload;
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -43,7 +43,10 @@ impl Temporary {
         let directory = target.parent().ok_or(ErrorKind::InvalidInput)?;
         // A concurrent delete may remove an empty directory, or sweep the file before it is locked: then again.
         for _ in 0..ATTEMPTS {
-            create_directories(root, directory)?;
+            match create_directories(root, directory) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                created => created?,
+            }
             let name =
                 directory.join(format!("{PREFIX}{:016x}", getrandom::u64().map_err(io::Error::other)?));
             let file = match OpenOptions::new().write(true).create_new(true).open(&name) {
@@ -52,8 +55,11 @@ impl Temporary {
                 }
                 file => file?,
             };
-            // Where locks don't work no sweep can take one either, and the file is left alone.
-            let _locked_or_unsupported = file.try_lock();
+            if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+                // A sweep has it, and will remove it.
+                continue;
+            }
+            // Locked; or locks don't work here, then no sweep takes it either.
             let temporary = Self { root: root.to_owned(), target: target.clone(), name, file };
             if temporary.file.metadata()?.nlink() > 0 {
                 return Ok(temporary);

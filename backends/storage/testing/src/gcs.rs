@@ -7,10 +7,9 @@ use crate::{Options, Reply, Request, SeaweedFs, Server, forward};
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use std::sync::OnceLock;
 
-/// A proxy that speaks GCS in front of a SeaweedFS of its own.
+/// A proxy that speaks GCS in front of the shared anonymous SeaweedFS.
 pub struct GcsProxy {
     server: Server,
-    upstream: SeaweedFs,
 }
 
 impl GcsProxy {
@@ -18,15 +17,14 @@ impl GcsProxy {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<GcsProxy> = OnceLock::new();
         SHARED.get_or_init(|| {
-            let upstream = SeaweedFs::start_anonymous();
-            let port = upstream.port();
-            Self { server: Server::start(move |request| translate(port, request)), upstream }
+            let port = SeaweedFs::shared_anonymous().port();
+            Self { server: Server::start(move |request| translate(port, request)) }
         })
     }
 
     /// Makes a bucket with a fresh name.
     pub fn bucket(&self) -> String {
-        self.upstream.bucket()
+        SeaweedFs::shared_anonymous().bucket()
     }
 
     /// Options to open `gs://bucket` with.

@@ -42,20 +42,16 @@ impl SeaweedFs {
     /// The server of this test process, started on first use.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<SeaweedFs> = OnceLock::new();
-        SHARED.get_or_init(Self::start)
+        SHARED.get_or_init(|| Self::start(&[ADMIN, READER]))
     }
 
-    /// Starts a server.
-    pub fn start() -> Self {
-        Self::start_with(&[ADMIN, READER])
+    /// A second server of this test process, on which unsigned requests may do everything.
+    pub fn shared_anonymous() -> &'static Self {
+        static SHARED: OnceLock<SeaweedFs> = OnceLock::new();
+        SHARED.get_or_init(|| Self::start(&[ADMIN, ANONYMOUS]))
     }
 
-    /// Starts a server on which unsigned requests may do everything.
-    pub(crate) fn start_anonymous() -> Self {
-        Self::start_with(&[ADMIN, ANONYMOUS])
-    }
-
-    fn start_with(identities: &[&str]) -> Self {
+    fn start(identities: &[&str]) -> Self {
         let weed = crate::install::seaweedfs();
         let folder = folder("seaweedfs");
         let config = folder.join("s3.json");
