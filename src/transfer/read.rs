@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::task::JoinSet;
 
 /// What a read does with the bytes that it has fetched and verified.
@@ -39,7 +39,8 @@ pub struct ReadJob {
     pub mode: ReadMode,
     /// Where bytes wait.
     pub staging: Staging,
-    /// Most requests at once; the staging slots are a limit too.
+    /// Most requests at once. More staging slots than this keep the connections busy while bytes are verified and
+    /// copied; fewer are a limit of their own.
     pub concurrency: usize,
     /// Told of every request that is done.
     pub progress: Arc<dyn Progress>,
@@ -87,6 +88,8 @@ struct Counters {
 struct Shared {
     job: ReadJob,
     tables: HashMap<u32, OnceCell<Arc<BlockTable>>>,
+    /// Held while a request is on its way, and not while its bytes are verified and copied.
+    connections: Semaphore,
     counters: Counters,
 }
 
@@ -102,13 +105,10 @@ pub async fn read(job: ReadJob) -> Result<ReadStats, TransferError> {
         }
     }
     let tables = job.plan.tables.iter().map(|&file| (file, OnceCell::new())).collect();
-    let limit = job.concurrency.max(1);
-    let shared = Arc::new(Shared { job, tables, counters: Counters::default() });
+    let connections = Semaphore::new(job.concurrency.clamp(1, Semaphore::MAX_PERMITS));
+    let shared = Arc::new(Shared { job, tables, connections, counters: Counters::default() });
     let mut tasks: JoinSet<Result<(), TransferError>> = JoinSet::new();
     for index in 0..shared.job.plan.requests.len() {
-        while tasks.len() >= limit {
-            finished(tasks.join_next().await)?;
-        }
         // Waiting for a slot here keeps the number of tasks bounded by memory; a failure meanwhile ends the wait.
         let slot = loop {
             tokio::select! {
@@ -193,6 +193,7 @@ impl Shared {
     }
 
     async fn fetch(&self, path: &StoragePath, request: &Request, slot: Slot) -> Result<Slot, TransferError> {
+        let _connection = self.connections.acquire().await.map_err(|_| TransferError::Lost)?;
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
         let (slot, result) = self.job.storage.read(path, request.range.clone(), slot).await;
         result?;

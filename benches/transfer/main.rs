@@ -1,0 +1,153 @@
+//! Speed of whole saves and loads as ratios to a plain client, measured side by side in one run.
+//!
+//! `cargo bench --bench transfer [-- shaped|unshaped|seaweedfs|disk ...] [--runs N]`; docs/performance.md explains.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench")]
+
+mod plain;
+mod server;
+mod state;
+
+use reshard::checkpoint::LoadReport;
+use reshard::storage::OpenOptions;
+use server::{Server, Shape};
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let runs = words
+        .iter()
+        .position(|word| word == "--runs")
+        .and_then(|at| words.get(at + 1))
+        .map_or(5, |count| count.parse().expect("--runs N"));
+    let wanted = |name: &str| {
+        let named: Vec<&String> = words.iter().filter(|word| !word.starts_with("--") && word.parse::<u32>().is_err()).collect();
+        named.is_empty() || named.iter().any(|word| *word == name)
+    };
+    println!("{:34} {:>9} {:>9} {:>7}  {}", "", "reshard s", "plain s", "ratio", "of the load");
+    if wanted("shaped") || wanted("unshaped") {
+        in_process(runs, wanted("shaped"), wanted("unshaped"));
+    }
+    if wanted("seaweedfs") {
+        seaweedfs(runs);
+    }
+    if wanted("disk") {
+        disk(runs);
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Alternates both sides, so that a slow moment of the machine hits both.
+fn compare<R>(runs: usize, mut ours: impl FnMut() -> (f64, R), mut plain: impl FnMut() -> f64) -> (f64, f64, R) {
+    let (mut own, mut theirs, mut last) = (Vec::new(), Vec::new(), None);
+    for _ in 0..runs {
+        theirs.push(plain());
+        let (seconds, result) = ours();
+        own.push(seconds);
+        last = Some(result);
+    }
+    (median(own), median(theirs), last.unwrap())
+}
+
+fn row(name: &str, own: f64, plain: f64, note: &str) {
+    println!("{name:34} {own:9.3} {plain:9.3} {:7.2}  {note}", plain / own);
+}
+
+fn figures(reports: &[LoadReport]) -> String {
+    let total = reports[0].total;
+    let most = reports.iter().map(|report| report.own.requests).max().unwrap_or(0);
+    let data = reports.iter().map(|report| report.seconds.data).fold(0.0, f64::max);
+    format!(
+        "needed {:.1} MB, fetched/needed {:.4}, tables {:.1} kB, {most} requests a rank at most, data phase {data:.3} s",
+        total.bytes_needed as f64 / 1e6,
+        total.bytes_fetched as f64 / total.bytes_needed as f64,
+        total.table_bytes as f64 / 1e3,
+    )
+}
+
+fn s3_options(endpoint: &str, key: &str, secret: &str) -> OpenOptions {
+    OpenOptions::new()
+        .without_environment()
+        .set("aws_endpoint", endpoint)
+        .set("aws_access_key_id", key)
+        .set("aws_secret_access_key", secret)
+        .set("aws_region", "us-east-1")
+        .set("allow_http", "true")
+}
+
+fn s3(name: &str, runs: usize, endpoint: &str, bucket: &str, (key, secret): (&str, &str), connections: usize) {
+    let options = s3_options(endpoint, key, secret);
+    let uri = format!("s3://{bucket}/run");
+    let client = plain::client(endpoint, bucket, key, secret);
+    let (_, reports) = state::save(&uri, &options, 4, connections);
+    let (layout, directory) = plain::layout(&uri, &options);
+    let lengths: Vec<u64> = layout.files.iter().map(|file| file.length).collect();
+    let (own, theirs, _) = compare(
+        runs,
+        || state::save(&uri, &options, 4, connections),
+        || plain::put(&client, "plain", &lengths, connections),
+    );
+    let bytes: u64 = reports.iter().map(|report| report.bytes).sum();
+    row(&format!("{name}: save TP 4"), own, theirs, &format!("{:.1} MB", bytes as f64 / 1e6));
+    // The last save replaced the first.
+    let (layout, directory) = if runs > 0 { plain::layout(&uri, &options) } else { (layout, directory) };
+    for tp in [2, 8, 3] {
+        let ranges = plain::ranges(&layout, tp, false);
+        let prefix = format!("run/{directory}");
+        let (own, theirs, reports) = compare(
+            runs,
+            || state::load(&uri, &options, tp, connections, true),
+            || plain::get(&client, &prefix, &layout, &ranges, connections),
+        );
+        row(&format!("{name}: load TP 4 -> {tp}"), own, theirs, &figures(&reports));
+    }
+}
+
+fn in_process(runs: usize, shaped: bool, unshaped: bool) {
+    let server = Server::start();
+    for (wanted, name, shape, connections) in
+        [(shaped, "30 ms, 50 MB/s", Shape::REMOTE, 8), (unshaped, "unshaped", Shape::NONE, 16)]
+    {
+        if wanted {
+            server.set_shape(shape);
+            s3(name, runs, &server.endpoint(), "bench", ("key", "secret"), connections);
+        }
+    }
+    println!("{} requests reached the in-process server", server.requests());
+}
+
+fn seaweedfs(runs: usize) {
+    let server = reshard_storage_testing::SeaweedFs::start().expect("SeaweedFS");
+    s3("SeaweedFS", runs, &server.endpoint(), server.bucket(), server.keys(), 8);
+}
+
+fn disk(runs: usize) {
+    let directory = tempfile::tempdir_in(std::env::var("RESHARD_BENCH_DIR").unwrap_or_else(|_| ".".into())).unwrap();
+    let uri = directory.path().join("run").to_str().unwrap().to_owned();
+    let options = OpenOptions::new();
+    state::save(&uri, &options, 4, 16);
+    let (layout, _) = plain::layout(&uri, &options);
+    let lengths: Vec<u64> = layout.files.iter().map(|file| file.length).collect();
+    let (own, theirs, _) =
+        compare(runs, || state::save(&uri, &options, 4, 16), || plain::pwrite(directory.path(), &lengths));
+    row("disk: save TP 4", own, theirs, "against pwrite and fsync, a thread a file");
+    let (layout, attempt) = plain::layout(&uri, &options);
+    let files = std::path::Path::new(&uri).join(attempt);
+    for tp in [2, 8, 3] {
+        let ranges = plain::ranges(&layout, tp, false);
+        for verify in [false, true] {
+            let (own, theirs, reports) = compare(
+                runs,
+                || state::load(&uri, &options, tp, 16, verify),
+                || plain::pread_apart(&files, &layout, &ranges, 2),
+            );
+            let how = if verify { "verified" } else { "not verified" };
+            row(&format!("disk: load TP 4 -> {tp}, {how}"), own, theirs, &figures(&reports));
+        }
+        let reused = (0..runs).map(|_| plain::pread(&files, &layout, &ranges, 2)).collect();
+        println!("{:34} {:>9} {:9.3}          pread into one reused buffer a thread", "", "", median(reused));
+    }
+}
