@@ -9,9 +9,10 @@ use std::time::SystemTime;
 
 /// A store of objects below one root: a directory, a bucket, a prefix of a bucket.
 ///
-/// Object safe and implementable outside this crate; the [`conformance`](crate::conformance) suite says whether an
-/// implementation is right. Every method may be called concurrently and has to be polled inside a tokio runtime.
-/// Keys are relative to the root. Errors name operation, store, path and range and never hold a secret.
+/// Object safe and implementable outside this crate; the [`conformance`](crate::conformance) suite says
+/// whether an implementation is right. Every method may be called concurrently and has to be polled inside a
+/// tokio runtime. Keys are relative to the root. Errors name operation, store, path and range and never hold
+/// a secret.
 #[async_trait]
 pub trait StorageBackend: Debug + Display + Send + Sync + 'static {
     /// What this store can do and its limits; known without asking the store.
@@ -19,11 +20,13 @@ pub trait StorageBackend: Debug + Display + Send + Sync + 'static {
 
     /// Fills the first `range.end - range.start` bytes of `slot` with exactly that range of the object.
     ///
-    /// The slot comes back when the operation has really ended. If the caller drops the future instead, the slot is
-    /// dropped, and that too only after nothing writes into it any more. An empty range succeeds without a request.
+    /// The slot comes back when the operation has really ended. If the caller drops the future instead, the
+    /// slot is dropped, and that too only after nothing writes into it any more. An empty range succeeds
+    /// without a request.
     ///
     /// # Errors
-    /// `NotFound`; `Corrupt` when the object ends before the range does; `InvalidInput` when the slot is too short.
+    /// `NotFound`; `Corrupt` when the object ends before the range does; `InvalidInput` when the slot is too
+    /// short.
     async fn read(&self, path: &StoragePath, range: Range<u64>, slot: Slot) -> (Slot, Result<()>);
 
     /// The whole object and its version, for small objects: one longer than `max_len` bytes is `Corrupt`.
@@ -45,14 +48,16 @@ pub trait StorageBackend: Debug + Display + Send + Sync + 'static {
     /// An error says that nothing was written; doubt is [`PutOutcome::Unknown`].
     async fn put_if(&self, path: &StoragePath, payload: Payload, expect: &Expect) -> Result<PutOutcome>;
 
-    /// Starts an upload in parts. Nothing is visible at `path` before [`Upload::complete`]; a dropped upload is aborted.
+    /// Starts an upload in parts. Nothing is visible at `path` before [`Upload::complete`]; a dropped upload
+    /// is aborted.
     ///
     /// # Errors
     /// `InvalidInput` when `shape` breaks the [`Capabilities`].
     async fn start_multipart(&self, path: &StoragePath, shape: UploadShape) -> Result<Upload>;
 
-    /// One page of what lies below `prefix` (`None`: the whole root), compared by whole segments. Pages may come in any
-    /// order; a later page continues after `after`. An object named exactly `prefix` is not below it.
+    /// One page of what lies below `prefix` (`None`: the whole root), compared by whole segments. Pages may
+    /// come in any order; a later page continues after `after`. An object named exactly `prefix` is not below
+    /// it.
     async fn list_page(
         &self,
         prefix: Option<&StoragePath>,
@@ -60,8 +65,8 @@ pub trait StorageBackend: Debug + Display + Send + Sync + 'static {
         after: Option<&PageToken>,
     ) -> Result<Page>;
 
-    /// Deletes these objects, at most [`DELETE_BATCH`] of them, and says of each whether it was there. An absent one is
-    /// no error.
+    /// Deletes these objects, at most [`DELETE_BATCH`] of them, and says of each whether it was there. An
+    /// absent one is no error.
     async fn delete_many(&self, paths: &[StoragePath]) -> Result<Vec<Deletion>>;
 
     /// Everything below `prefix`, all pages, sorted by path.
@@ -89,8 +94,8 @@ pub trait StorageBackend: Debug + Display + Send + Sync + 'static {
         Ok(deletions.first().copied().unwrap_or(Deletion::Unknown))
     }
 
-    /// Deletes every object below `prefix` that is listed now, and says how many. A sibling whose name merely begins
-    /// alike (`iter_10` beside `iter_1`) is not below it.
+    /// Deletes every object below `prefix` that is listed now, and says how many. A sibling whose name merely
+    /// begins alike (`iter_10` beside `iter_1`) is not below it.
     async fn delete_prefix(&self, prefix: &StoragePath) -> Result<u64> {
         let paths: Vec<_> = self
             .list(Some(prefix), Depth::All)
@@ -130,8 +135,8 @@ pub struct Capabilities {
     pub max_object_len: u64,
 }
 
-/// An opaque mark of an object's content at one moment, for conditional puts. Stores name it by entity tag, by
-/// generation, or by both; both are kept because each store accepts only its own.
+/// An opaque mark of an object's content at one moment, for conditional puts. Stores name it by entity tag,
+/// by generation, or by both; both are kept because each store accepts only its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Version {
     /// Entity tag as the store spells it (quotes included), or a hash of the content.
@@ -156,8 +161,8 @@ impl Version {
         self.generation.as_deref()
     }
 
-    /// Whether both mark the same content: by generation where both have one, else by entity tag. Stores don't give
-    /// both marks with every answer.
+    /// Whether both mark the same content: by generation where both have one, else by entity tag. Stores
+    /// don't give both marks with every answer.
     pub fn is_same(&self, other: &Self) -> bool {
         match (&self.generation, &other.generation) {
             (Some(mine), Some(theirs)) => mine == theirs,
@@ -189,8 +194,8 @@ pub enum PutOutcome {
     },
 }
 
-/// Proof that an object is complete and survives a crash of the machine (disk: file and every directory above it are
-/// fsynced; object stores: the server confirmed it).
+/// Proof that an object is complete and survives a crash of the machine (disk: file and every directory above
+/// it are fsynced; object stores: the server confirmed it).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Durable {
     path: StoragePath,
@@ -287,8 +292,21 @@ impl Capabilities {
         }
     }
 
-    /// For implementers of [`StorageBackend::start_multipart`]: refuses an upload that the store would refuse only after
-    /// the bytes were sent.
+    /// For implementers of [`StorageBackend::put`] and [`StorageBackend::put_if`]: refuses an object that the
+    /// store doesn't take in one request.
+    ///
+    /// # Errors
+    /// `InvalidInput` that names the limit.
+    pub fn admit_put(&self, len: u64, at: impl FnOnce() -> At) -> Result<()> {
+        if len <= self.max_put_len {
+            return Ok(());
+        }
+        let detail = format!("{len} bytes in one request; this store takes at most {}", self.max_put_len);
+        Err(StorageError::InvalidInput { at: at(), detail })
+    }
+
+    /// For implementers of [`StorageBackend::start_multipart`]: refuses an upload that the store would refuse
+    /// only after the bytes were sent.
     ///
     /// # Errors
     /// `InvalidInput` that names the limit.

@@ -1,4 +1,5 @@
-//! Waiting between tries: exponential, with full jitter so that ranks which failed together don't return together.
+//! Waiting between tries: exponential, with full jitter so that ranks which failed together don't return
+//! together.
 
 use std::time::Duration;
 

@@ -211,6 +211,7 @@ impl StorageBackend for CloudBackend {
 
     async fn put(&self, path: &StoragePath, payload: Payload) -> Result<Durable> {
         let here = at(self, Operation::Put, path);
+        self.client.capabilities.admit_put(payload.len(), || here.clone())?;
         let location = self.location(&here, path)?;
         let len = payload.len();
         self.timed(&here, len, self.client.objects.put(&location, to_put_payload(payload))).await?;
@@ -219,6 +220,7 @@ impl StorageBackend for CloudBackend {
 
     async fn put_if(&self, path: &StoragePath, payload: Payload, expect: &Expect) -> Result<PutOutcome> {
         let here = at(self, Operation::PutIf, path);
+        self.client.capabilities.admit_put(payload.len(), || here.clone())?;
         let location = self.location(&here, path)?;
         let mode = match expect {
             Expect::Absent => PutMode::Create,

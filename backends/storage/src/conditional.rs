@@ -31,9 +31,9 @@ const MAX_READ_BACK: u64 = 16 << 20;
 
 /// Writes `bytes` at `path` only if it is as `expect` says, and finds out what became of it.
 ///
-/// A lost answer is settled by reading back: the same bytes mean written, other bytes lost. While the object is still
-/// as expected the same put is sent again, until `within` has passed; then the outcome is unknown. That needs bytes
-/// which nobody else writes: put something fresh into them.
+/// A lost answer is settled by reading back: the same bytes mean written, other bytes lost. While the object
+/// is still as expected the same put is sent again, until `within` has passed; then the outcome is unknown.
+/// That needs bytes which nobody else writes: put something fresh into them.
 ///
 /// # Errors
 /// Only when nothing was written: the store refused, or could never be reached.
@@ -82,8 +82,9 @@ pub async fn conditional_put(
     }
 }
 
-/// Tries whether the store really keeps the conditions of puts, by four of them on the unused path `scratch`, which is
-/// absent afterwards. There are servers that ignore conditions, and on those two writers would both believe to have won.
+/// Tries whether the store really keeps the conditions of puts, by four of them on the unused path `scratch`,
+/// which is absent afterwards. There are servers that ignore conditions, and on those two writers would both
+/// believe to have won.
 ///
 /// # Errors
 /// `Unsupported` when it doesn't; other errors when it couldn't be tried.

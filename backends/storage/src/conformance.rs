@@ -132,8 +132,8 @@ impl Display for Report {
     }
 }
 
-/// Runs every check that the store's [`capabilities`](StorageBackend::capabilities) call for, below a fresh prefix that
-/// is deleted afterwards. Writes about 40 MiB and 1,100 objects.
+/// Runs every check that the store's [`capabilities`](StorageBackend::capabilities) call for, below a fresh
+/// prefix that is deleted afterwards. Writes about 40 MiB and 1,100 objects.
 pub async fn run(store: &dyn StorageBackend) -> Report {
     let mut report = Report::default();
     let fresh = getrandom::u64().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! [`DiskBackend`]: objects as files of a local or shared file system.
 //!
-//! Bytes are read with `pread` straight into the caller's slot. A write goes to a locked temporary beside its target,
-//! is fsynced, moved to its final name in one step, and made durable up to the root, so nothing half written ever has
-//! a final name and nothing reported as durable is lost with the power.
+//! Bytes are read with `pread` straight into the caller's slot. A write goes to a locked temporary beside its
+//! target, is fsynced, moved to its final name in one step, and made durable up to the root, so nothing half
+//! written ever has a final name and nothing reported as durable is lost with the power.
 
 mod conditional;
 mod durable;
@@ -33,8 +33,8 @@ use temporary::Temporary;
 /// Name of the file at the root whose lock serialises conditional updates; no object can have it.
 const LOCK_FILE: &str = ".lock";
 
-/// Objects below a directory, which is created by the first write. Two names are reserved: `.lock` at the root, and
-/// names that begin with `.reshard-tmp-` (writes in progress; listings hide them).
+/// Objects below a directory, which is created by the first write. Two names are reserved: `.lock` at the
+/// root, and names that begin with `.reshard-tmp-` (writes in progress; listings hide them).
 #[derive(Clone)]
 pub struct DiskBackend {
     root: Arc<Path>,
@@ -233,7 +233,8 @@ fn read_range(file: &Path, range: &Range<u64>, slot: &mut Slot, here: At) -> Res
 fn read_small(file: &Path, max_len: u64, here: At) -> Result<Vec<u8>> {
     let file = File::open(file).on_disk(&here)?;
     let mut bytes = Vec::new();
-    // One byte more than allowed tells a file that is too long, without trusting the length that stat reports.
+    // One byte more than allowed tells a file that is too long, without trusting the length that stat
+    // reports.
     file.take(max_len.saturating_add(1)).read_to_end(&mut bytes).on_disk(&here)?;
     if bytes.len() as u64 > max_len {
         let detail = format!("the object has more than the {max_len} bytes that were expected");

@@ -156,7 +156,8 @@ pub enum StorageError {
     },
     /// The store refuses these credentials, or what they may do.
     #[error(
-        "{at}: access denied ({detail}); check the key id, secret, session token and clock, and that the policy allows this operation"
+        "{at}: access denied ({detail}); check key id, secret, session token, clock and policy, or the file's \
+         permissions"
     )]
     AccessDenied {
         /// What was tried.
@@ -174,7 +175,7 @@ pub enum StorageError {
     },
     /// Something answers there, but it is no store of this protocol.
     #[error(
-        "{at}: the endpoint doesn't answer like an object store ({detail}); check the endpoint, its port and its scheme"
+        "{at}: the endpoint doesn't answer like an object store ({detail}); check it, its port and its scheme"
     )]
     WrongEndpoint {
         /// What was tried.

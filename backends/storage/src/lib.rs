@@ -1,10 +1,10 @@
 //! Object storage for checkpoints: disk, S3, GCS, Azure and memory behind one trait.
 //!
-//! [`open`] turns a URI into an `Arc<dyn StorageBackend>` that retries, bounds what is under way and counts it.
-//! [`StorageBackend`] is what a store has to do; its reads fill memory that the caller owns ([`Slot`]), its uploads
-//! abort themselves when dropped ([`Upload`]), and what it says is durable is ([`Durable`]). [`conditional_put`] writes
-//! an object only if it is as expected and finds out what became of it. [`conformance`] tells whether a store, yours or
-//! one of these, does what the trait asks.
+//! [`open`] turns a URI into an `Arc<dyn StorageBackend>` that retries, bounds what is under way and counts
+//! it. [`StorageBackend`] is what a store has to do; its reads fill memory that the caller owns ([`Slot`]),
+//! its uploads abort themselves when dropped ([`Upload`]), and what it says is durable is ([`Durable`]).
+//! [`conditional_put`] writes an object only if it is as expected and finds out what became of it.
+//! [`conformance`] tells whether a store, yours or one of these, does what the trait asks.
 //!
 //! The crate knows nothing of checkpoints.
 

@@ -14,8 +14,8 @@ use std::ops::{Bound, Range};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-/// A named store in memory. All backends of one name in a process see the same objects, which live as long as the
-/// process does; [`MemoryBackend::anonymous`] lives as long as its clones.
+/// A named store in memory. All backends of one name in a process see the same objects, which live as long as
+/// the process does; [`MemoryBackend::anonymous`] lives as long as its clones.
 #[derive(Clone)]
 pub struct MemoryBackend {
     name: Arc<str>,

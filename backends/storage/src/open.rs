@@ -62,9 +62,9 @@ impl OpenOptions {
         Self::default()
     }
 
-    /// Sets a provider's option; it wins over the environment. Keys are those of the environment in lower case:
-    /// `aws_access_key_id`, `aws_endpoint`, `google_service_account`, `azure_storage_account_name`, `allow_http`, ... One
-    /// provider's keys don't disturb another's, so one set of options opens any URI.
+    /// Sets a provider's option; it wins over the environment. Keys are those of the environment in lower
+    /// case: `aws_access_key_id`, `aws_endpoint`, `google_service_account`, `azure_storage_account_name`,
+    /// `allow_http`, ... One provider's keys don't disturb another's, so one set of options opens any URI.
     pub fn set(mut self, key: &str, value: impl Into<String>) -> Self {
         self.config.insert(key.to_ascii_lowercase(), value.into());
         self
@@ -129,14 +129,17 @@ impl fmt::Debug for OpenOptions {
     }
 }
 
-/// Opens the store that a URI names; nothing is asked of it yet, so a wrong name shows with the first request.
+/// Opens the store that a URI names; nothing is asked of it yet, so a wrong name shows with the first
+/// request.
 ///
 /// - `/path`, `./path`, `file:///path`: a directory, created by the first write
-/// - `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`: an object store (features `s3`, `gcs`, `azure`)
+/// - `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`: an object store (features `s3`,
+///   `gcs`, `azure`)
 /// - `memory://name`: the store of that name in this process
 ///
 /// # Errors
-/// `InvalidInput` for what is no such URI or a wrong option; `Unsupported` when the feature isn't compiled in.
+/// `InvalidInput` for what is no such URI or a wrong option; `Unsupported` when the feature isn't compiled
+/// in.
 pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn StorageBackend>> {
     let store = backend(uri, options)?;
     let metered = Arc::new(Metered::new(store, Arc::clone(&options.meter)));

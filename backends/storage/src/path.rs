@@ -2,16 +2,17 @@
 
 use std::fmt::{self, Display};
 
-/// Longest key in bytes that every backend accepts: S3, GCS and Azure allow 1024 bytes for the whole key, the opened
-/// prefix included.
+/// Longest key in bytes that every backend accepts: S3, GCS and Azure allow 1024 bytes for the whole key, the
+/// opened prefix included.
 pub const MAX_KEY_BYTES: usize = 1024;
 
 /// The key of an object: one or more segments joined by `/`, relative to the opened root.
 ///
-/// No segment is empty or ends in a dot (so none is `.` or `..`), none holds a control character or a backslash, and
-/// there is no slash at either end: a path can't leave the opened root and means the same object on every backend (Azure
-/// turns backslashes into slashes and drops dots at the end). Every other character is legal and kept as it is: backends
-/// escape for their protocol, `a%20b` and `a b` are two objects.
+/// No segment is empty or ends in a dot (so none is `.` or `..`), none holds a control character or a
+/// backslash, and there is no slash at either end: a path can't leave the opened root and means the same
+/// object on every backend (Azure turns backslashes into slashes and drops dots at the end). Every other
+/// character is legal and kept as it is: backends escape for their protocol, `a%20b` and `a b` are two
+/// objects.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoragePath(String);
 
@@ -58,7 +59,8 @@ impl StoragePath {
         self.0.split('/')
     }
 
-    /// What remains of this path below `prefix`, compared by whole segments: `iter_10/a` is not below `iter_1`.
+    /// What remains of this path below `prefix`, compared by whole segments: `iter_10/a` is not below
+    /// `iter_1`.
     pub fn strip_prefix(&self, prefix: &Self) -> Option<&str> {
         self.0.strip_prefix(&prefix.0)?.strip_prefix('/')
     }
@@ -133,7 +135,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a second way to say it: a path is legal when each segment is, and joining is concatenation.
+        /// Against a second way to say it: a path is legal when each segment is, and joining is
+        /// concatenation.
         #[test]
         fn legal_by_segments(text in "[a./ %\\x07é]{0,12}") {
             let legal = !text.is_empty()

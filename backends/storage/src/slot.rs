@@ -1,10 +1,12 @@
-//! Memory that reads fill: owned by the operation while it runs, so that nothing can write into it afterwards.
+//! Memory that reads fill: owned by the operation while it runs, so that nothing can write into it
+//! afterwards.
 
 use crate::{At, Result, StorageError};
 use std::any::Any;
 use std::ops::Range;
 
-/// Memory that a read fills. A staging pool implements it for its pieces; what `Drop` does is the pool's business.
+/// Memory that a read fills. A staging pool implements it for its pieces; what `Drop` does is the pool's
+/// business.
 ///
 /// `Any` lets the owner downcast a [`Slot`] back to its own type.
 pub trait ReadBuffer: Any + Send {

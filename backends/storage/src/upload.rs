@@ -8,8 +8,8 @@ use tokio::runtime::Handle;
 
 /// Length of an object and of its parts: every part has `part_len` bytes but the last, which has the rest.
 ///
-/// The total is given at the start because a planned file knows it, equal parts because some stores (R2) insist on
-/// them; so each part's offset follows from its index and parts may be sent in any order.
+/// The total is given at the start because a planned file knows it, equal parts because some stores (R2)
+/// insist on them; so each part's offset follows from its index and parts may be sent in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UploadShape {
     len: u64,
@@ -22,8 +22,8 @@ impl UploadShape {
         Self { len, part_len: part_len.max(1) }
     }
 
-    /// `len` bytes in parts as near to `preferred` bytes as the store's limits allow; longer ones where otherwise there
-    /// would be too many, in steps of 1 MiB.
+    /// `len` bytes in parts as near to `preferred` bytes as the store's limits allow; longer ones where
+    /// otherwise there would be too many, in steps of 1 MiB.
     pub fn fit(len: u64, preferred: u64, capabilities: &Capabilities) -> Self {
         const STEP: u64 = 1 << 20;
         let least = capabilities.min_part_len.max(len.div_ceil(capabilities.max_parts.max(1)));
@@ -60,7 +60,8 @@ impl UploadShape {
 
 /// What a backend implements for an upload; callers hold an [`Upload`].
 ///
-/// [`Upload`] has checked index and length of each part, and calls `complete` only when every part has succeeded.
+/// [`Upload`] has checked index and length of each part, and calls `complete` only when every part has
+/// succeeded.
 #[async_trait]
 pub trait UploadSession: Debug + Send + Sync + 'static {
     /// Sends part `index`, which begins at byte `offset`; sending it again replaces it.
@@ -73,7 +74,8 @@ pub trait UploadSession: Debug + Send + Sync + 'static {
     async fn abort(&self) -> Result<()>;
 }
 
-/// A running upload. Parts may be sent concurrently and in any order; dropping it aborts it in the background.
+/// A running upload. Parts may be sent concurrently and in any order; dropping it aborts it in the
+/// background.
 pub struct Upload {
     path: StoragePath,
     shape: UploadShape,
@@ -187,7 +189,8 @@ impl Upload {
     }
 }
 
-/// The map of sent parts stays below 64 MiB: far beyond any store's limit, and a bound for a mistaken part length.
+/// The map of sent parts stays below 64 MiB: far beyond any store's limit, and a bound for a mistaken part
+/// length.
 const MAX_TRACKED_PARTS: usize = 64 << 20;
 
 impl Debug for Upload {

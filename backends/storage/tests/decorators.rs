@@ -65,7 +65,8 @@ async fn records_say_exactly_what_was_asked() {
     assert!(meter.take_records().is_empty());
 }
 
-/// Under way at once are as many requests and bytes as allowed: with requests of one second each, the time tells.
+/// Under way at once are as many requests and bytes as allowed: with requests of one second each, the time
+/// tells.
 #[tokio::test(start_paused = true)]
 async fn limits_bound_requests_and_bytes() {
     const SECOND: Duration = Duration::from_secs(1);

@@ -63,7 +63,8 @@ async fn save(store: &dyn StorageBackend) {
     assert!(matches!(updated, Outcome::Written(_)), "{updated:?}");
 }
 
-/// Traced system calls show that everything is fsynced before the commit object gets its name, and that it then is.
+/// Traced system calls show that everything is fsynced before the commit object gets its name, and that it
+/// then is.
 #[test]
 fn durable_before_the_commit() {
     if let Some(folder) = std::env::var_os(FOLDER) {
@@ -267,7 +268,8 @@ async fn keys_that_no_file_system_holds_are_refused() {
     assert!(temporaries(folder.path()).is_empty());
 }
 
-/// The slot goes with the system call: a reader that gives up doesn't leave anyone writing into memory it has back.
+/// The slot goes with the system call: a reader that gives up doesn't leave anyone writing into memory it has
+/// back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_outlives_a_dropped_read() {
     struct Watched(Vec<u8>, std::sync::mpsc::Sender<u8>);

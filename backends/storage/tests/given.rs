@@ -1,5 +1,5 @@
-//! The conformance suite on any store that the environment names: `RESHARD_TEST_URI=s3://bucket/prefix` with the usual
-//! AWS_*, GOOGLE_* or AZURE_* variables runs it against MinIO or a cloud bucket.
+//! The conformance suite on any store that the environment names: `RESHARD_TEST_URI=s3://bucket/prefix` with
+//! the usual AWS_*, GOOGLE_* or AZURE_* variables runs it against MinIO or a cloud bucket.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -38,7 +38,8 @@ fn at(server: &Server) -> OpenOptions {
     ])
 }
 
-/// A server that answers the first `failures` requests with `failure` and then like S3 with an object of four bytes.
+/// A server that answers the first `failures` requests with `failure` and then like S3 with an object of four
+/// bytes.
 fn failing_first(failures: usize, failure: fn() -> Reply) -> (Server, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&asked);
@@ -143,6 +144,23 @@ async fn conditional_puts_are_not_retried() {
 }
 
 #[tokio::test]
+async fn an_object_longer_than_one_put_takes_is_refused_unsent() {
+    let (server, asked) = failing_first(0, || Reply::Close);
+    let store = open("s3://bucket", &at(&server)).unwrap();
+    let piece = bytes::Bytes::from(vec![0; 1 << 20]);
+    let longer: Payload = std::iter::repeat_n(piece, (5 << 10) + 1).collect();
+    let errors = [
+        store.put(&path("object"), longer.clone()).await.err(),
+        store.put_if(&path("object"), longer, &Expect::Absent).await.err(),
+        store.start_multipart(&path("object"), UploadShape::new(1 << 40, 1 << 20)).await.err(),
+    ];
+    for error in errors {
+        assert!(matches!(error, Some(StorageError::InvalidInput { .. })), "{error:?}");
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
 async fn no_answer_ends_with_the_deadline() {
     let server = Server::start(|_| async { Reply::Hang });
     let deadline = Deadline { base: Duration::from_millis(20), bytes_per_second: u64::MAX };
@@ -211,6 +229,21 @@ async fn a_web_server_is_no_store() {
     }
 }
 
+/// Without credentials the client asks the machine's metadata service, which has none or isn't there.
+#[tokio::test]
+async fn missing_credentials_are_said_so() {
+    let none = Server::start(|_| async { Reply::new(404, "text/html", "<html>not found</html>") });
+    for metadata in [none.url(), "http://127.0.0.1:1".to_owned()] {
+        let meter = Meter::counting();
+        let settings = vec![("aws_metadata_endpoint", metadata), ("aws_endpoint", none.url())];
+        let store = open("s3://bucket", &options(settings).meter(Arc::clone(&meter))).unwrap();
+        let error = read(&*store).await.1.unwrap_err();
+        assert!(matches!(error, StorageError::AccessDenied { .. }), "{error:?}");
+        assert!(error.to_string().contains("no usable credentials are set"), "{error}");
+        assert_eq!(meter.totals().requests, 1, "it was retried");
+    }
+}
+
 /// A server that takes a conditional write for a plain one is found out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_ignores_conditions_is_found_out() {
@@ -237,7 +270,8 @@ fn behind(server: &Server) -> Arc<dyn StorageBackend> {
     open(&format!("s3://{}", SeaweedFs::shared().bucket()), &options(settings)).unwrap()
 }
 
-/// A SeaweedFS behind a connection that loses answers: the server does what is asked, the client doesn't hear of it.
+/// A SeaweedFS behind a connection that loses answers: the server does what is asked, the client doesn't hear
+/// of it.
 struct Lossy {
     server: Server,
     lost: Arc<AtomicUsize>,

@@ -117,7 +117,8 @@ async fn a_refusal_is_an_error_only_without_doubt() {
     assert!(matches!(put(&store, "mine", &Expect::Absent).await, Outcome::Unknown { .. }));
 }
 
-/// Whatever gets lost, eight writers have one winner, who is right about it, and nobody else believes to have won.
+/// Whatever gets lost, eight writers have one winner, who is right about it, and nobody else believes to have
+/// won.
 #[tokio::test(start_paused = true)]
 async fn racers_over_a_lossy_store_have_one_winner() {
     for seed in 0..200 {

@@ -1,5 +1,5 @@
-//! Azure Blob Storage. An upload's parts are blocks, which Azure drops by itself a week after the last one unless they
-//! are committed; there is nothing to abort.
+//! Azure Blob Storage. An upload's parts are blocks, which Azure drops by itself a week after the last one
+//! unless they are committed; there is nothing to abort.
 
 use super::CloudBackend;
 use super::config::{admit_endpoint, configure, invalid_options, no_retries};

@@ -25,8 +25,8 @@ fn is_missing_bucket(code: &str) -> bool {
 pub(super) fn outcome_of_failed_put(at: At, error: &object_store::Error) -> Result<PutOutcome> {
     if let Some(Failure::Status { status, code, .. }) = failure(error) {
         match status {
-            // S3, R2, GCS and Azure spell a failed precondition in one of these ways; an update of an absent object is
-            // 404 on S3.
+            // S3, R2, GCS and Azure spell a failed precondition in one of these ways; an update of an absent
+            // object is 404 on S3.
             304 | 412 => return Ok(PutOutcome::Lost),
             409 if code.contains("AlreadyExists") => return Ok(PutOutcome::Lost),
             404 if !is_missing_bucket(code) => return Ok(PutOutcome::Lost),
@@ -47,15 +47,26 @@ pub(super) fn classify(at: At, error: &object_store::Error) -> StorageError {
     match failure(error) {
         Some(Failure::Status { status, code, message }) => by_status(at, *status, code, message),
         Some(Failure::Alien(detail)) => StorageError::WrongEndpoint { at, detail: detail.clone() },
-        Some(Failure::Transport { metadata_service: true, .. }) => StorageError::AccessDenied {
-            at,
-            detail: "no credentials are set, and no metadata service of the machine offers any".to_owned(),
-        },
+        Some(Failure::Credentials { host, failure }) => without_credentials(at, host, failure),
         Some(Failure::Transport { connecting: true, message, .. }) => {
             StorageError::Unreachable { at, detail: message.clone() }
         }
-        Some(Failure::Transport { kind, message, .. }) => broken(at, *kind, message.clone()),
+        Some(Failure::Transport { kind, message, connecting: false }) => broken(at, *kind, message.clone()),
         None => without_failure(at, error),
+    }
+}
+
+/// There are no credentials. A busy service is an outage like any other; many ranks start at once.
+fn without_credentials(at: At, host: &str, failure: &Failure) -> StorageError {
+    match failure {
+        Failure::Status { status: status @ (408 | 429 | 500..=599), code, message } => {
+            by_status(at, *status, code, message)
+        }
+        Failure::Transport { connecting: false, kind, message } => broken(at, *kind, message.clone()),
+        _ => StorageError::AccessDenied {
+            at,
+            detail: format!("no usable credentials are set, and asking {host} for some failed: {failure}"),
+        },
     }
 }
 

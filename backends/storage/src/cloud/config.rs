@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 /// Hands the caller's options to a provider's builder.
 ///
-/// A key of another provider (known by its prefix) is passed over, so that one map serves every URI; any other key that
-/// the provider doesn't know is an error.
+/// A key of another provider (known by its prefix) is passed over, so that one map serves every URI; any
+/// other key that the provider doesn't know is an error.
 pub(super) fn configure<B, K: std::str::FromStr>(
     mut builder: B,
     own_prefix: &str,
@@ -36,8 +36,8 @@ pub(super) fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
-/// Whether an endpoint may be asked without TLS: on this machine always, elsewhere only when the caller said so,
-/// because credentials and checkpoints would cross the network readably.
+/// Whether an endpoint may be asked without TLS: on this machine always, elsewhere only when the caller said
+/// so, because credentials and checkpoints would cross the network readably.
 pub(super) fn admit_endpoint(uri: &str, endpoint: Option<&str>, allow_http: Option<&str>) -> Result<bool> {
     let allowed = allow_http.is_some_and(|text| matches!(text, "true" | "1" | "yes" | "y" | "on"));
     let Some(endpoint) = endpoint else { return Ok(allowed) };

@@ -1,13 +1,15 @@
 //! The HTTP layer below `object_store`: turns every answer that is no success into a typed failure.
 //!
-//! `object_store` keeps the status of a failed answer to itself. This connector wraps its client, reads status, code
-//! and message of the answer, and passes them on as a [`Failure`], which stays in the error's source chain.
+//! `object_store` keeps the status of a failed answer to itself. This connector wraps its client, reads
+//! status, code and message of the answer, and passes them on as a [`Failure`], which stays in the error's
+//! source chain.
 
 use async_trait::async_trait;
+use futures::TryStreamExt;
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
-    ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+    HttpService, ReqwestConnector,
 };
 use std::error::Error;
 
@@ -33,14 +35,15 @@ pub(super) enum Failure {
         kind: HttpErrorKind,
         /// Whether the connection itself failed, so that nothing was sent.
         connecting: bool,
-        /// The host asked was one that hands out credentials, not the store.
-        metadata_service: bool,
         message: String,
     },
+    /// The request was one for credentials, to a service of the machine or the provider, not to the store.
+    #[error("asking {host} for credentials: {failure}")]
+    Credentials { host: String, failure: Box<Failure> },
 }
 
-/// Connects like `object_store`'s own connector, with [`Failure`]s, and without its time-outs: requests have deadlines
-/// that grow with their bytes.
+/// Connects like `object_store`'s own connector, with [`Failure`]s, and without its time-outs: requests have
+/// deadlines that grow with their bytes.
 #[derive(Debug)]
 pub(super) struct Connector;
 
@@ -57,35 +60,109 @@ struct Service(HttpClient);
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let uri = request.uri();
+        let host = uri.host().unwrap_or_default();
+        let result = if gives_credentials(host, uri.path()) {
+            let host = host.to_owned();
+            let answer = self.credentials(request).await;
+            answer.map_err(|failure| Failure::Credentials { host, failure: Box::new(failure) })
+        } else {
+            self.store(request).await
+        };
+        // `Unknown` is the kind that `object_store` never retries.
+        result.map_err(|failure| HttpError::new(HttpErrorKind::Unknown, failure))
+    }
+}
+
+impl Service {
+    /// Asks the store.
+    async fn store(&self, request: HttpRequest) -> Result<HttpResponse, Failure> {
         let asked = Asked::of(&request);
-        let response = self.0.execute(request).await.map_err(|error| asked.no_answer(&error))?;
+        let response = self.0.execute(request).await.map_err(|error| no_answer(&error))?;
         let status = response.status().as_u16();
         if !response.status().is_success() {
-            return Err(asked.refusal(status, response).await);
+            return Err(refusal(response).await);
         }
         if let Some(why) = asked.alien(status, &response) {
-            return Err(failed(Failure::Alien(why)));
+            return Err(Failure::Alien(why));
         }
         if asked.begins_past_the_end(&response) {
-            return Err(failed(answer(416, "", None)));
+            return Err(answer(416, "", None));
         }
         if !asked.is_post {
             return Ok(response);
         }
         // S3 answers some long operations with 200 before it knows how they end.
         let (parts, body) = response.into_parts();
-        let body = body.bytes().await?;
+        let body = read_body(body).await?;
         let text = String::from_utf8_lossy(&body);
         if is_error_document(&text) || (asked.is_bulk_delete && text.contains("<Error>")) {
-            return Err(failed(answer(status, &text, None)));
+            return Err(answer(status, &text, None));
         }
         Ok(HttpResponse::from_parts(parts, body.into()))
     }
+
+    /// Asks a service that hands out credentials.
+    async fn credentials(&self, request: HttpRequest) -> Result<HttpResponse, Failure> {
+        let response = self.0.execute(request).await.map_err(|error| no_answer(&error))?;
+        if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+    }
 }
 
-fn failed(failure: Failure) -> HttpError {
-    // `Unknown` is the kind that `object_store` never retries.
-    HttpError::new(HttpErrorKind::Unknown, failure)
+/// Whether a request asks for credentials: the metadata services of the clouds (by address and, where another
+/// address is configured, by path) and their token services.
+fn gives_credentials(host: &str, path: &str) -> bool {
+    const HOSTS: [&str; 5] = [
+        "metadata",
+        "metadata.google.internal",
+        "oauth2.googleapis.com",
+        "iamcredentials.googleapis.com",
+        "login.microsoftonline.com",
+    ];
+    const PATHS: [&str; 4] =
+        ["/latest/api/token", "/latest/meta-data/", "/computeMetadata/", "/metadata/identity/"];
+    HOSTS.contains(&host)
+        || host.starts_with("169.254.")
+        || host.starts_with("sts.")
+        || PATHS.iter().any(|prefix| path.starts_with(prefix))
+}
+
+fn no_answer(error: &HttpError) -> Failure {
+    let message = root_cause(error);
+    // A connect time-out is of kind `Timeout`; only the client's text says that it hadn't connected yet.
+    let connecting = error.kind() == HttpErrorKind::Connect
+        || chain(error).any(|error| error.to_string().contains("(Connect)"));
+    if !connecting && message.contains("invalid HTTP") {
+        return Failure::Alien(format!("it doesn't speak HTTP: {message}"));
+    }
+    Failure::Transport { kind: error.kind(), connecting, message }
+}
+
+/// The failure that an error answer stands for.
+async fn refusal(response: HttpResponse) -> Failure {
+    let status = response.status().as_u16();
+    if is_html(&response) && !response.status().is_server_error() {
+        return Failure::Alien(format!("HTTP status {status} with an HTML page"));
+    }
+    let code = header(response.headers(), "x-ms-error-code").map(str::to_owned);
+    // The status alone says enough when the body breaks off.
+    let body = read_body(response.into_body()).await.unwrap_or_default();
+    answer(status, &String::from_utf8_lossy(&body), code)
+}
+
+/// A body that is a message, not an object.
+async fn read_body(body: HttpResponseBody) -> Result<Vec<u8>, Failure> {
+    /// The longest messages list a thousand keys of a kilobyte, escaped.
+    const LONGEST: usize = 16 << 20;
+    let mut stream = body.bytes_stream();
+    let mut bytes = Vec::new();
+    while let Some(piece) = stream.try_next().await.map_err(|error| no_answer(&error))? {
+        bytes.extend_from_slice(&piece);
+        if bytes.len() > LONGEST {
+            return Err(Failure::Alien(format!("an answer of more than {LONGEST} bytes")));
+        }
+    }
+    Ok(bytes)
 }
 
 /// What of a request its answer is judged by.
@@ -96,12 +173,10 @@ struct Asked {
     is_put: bool,
     /// First byte of the range that a read asks for.
     range_start: Option<u64>,
-    metadata_service: bool,
 }
 
 impl Asked {
     fn of(request: &HttpRequest) -> Self {
-        let host = request.uri().host().unwrap_or_default();
         Self {
             is_post: request.method().as_str() == "POST",
             is_bulk_delete: request
@@ -111,36 +186,11 @@ impl Asked {
             is_put: request.method().as_str() == "PUT",
             range_start: header(request.headers(), "range")
                 .and_then(|range| range.strip_prefix("bytes=")?.split_once('-')?.0.parse().ok()),
-            metadata_service: ["169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata"]
-                .contains(&host),
         }
     }
 
-    fn no_answer(&self, error: &HttpError) -> HttpError {
-        let message = root_cause(error);
-        // A connect time-out is of kind `Timeout`; only the client's text says that it hadn't connected yet.
-        let connecting = error.kind() == HttpErrorKind::Connect
-            || chain(error).any(|e| e.to_string().contains("(Connect)"));
-        if !connecting && message.contains("invalid HTTP") {
-            return failed(Failure::Alien(format!("it doesn't speak HTTP: {message}")));
-        }
-        let metadata_service = self.metadata_service;
-        failed(Failure::Transport { kind: error.kind(), connecting, metadata_service, message })
-    }
-
-    /// The failure that an error answer stands for.
-    async fn refusal(&self, status: u16, response: HttpResponse) -> HttpError {
-        let html = is_html(&response);
-        let code = header(response.headers(), "x-ms-error-code").map(str::to_owned);
-        let body = response.into_body().bytes().await.unwrap_or_default();
-        if html && !(500..600).contains(&status) {
-            return failed(Failure::Alien(format!("HTTP status {status} with an HTML page")));
-        }
-        failed(answer(status, &String::from_utf8_lossy(&body), code))
-    }
-
-    /// Whether the answer to a ranged read is empty because the object ends before. 416 is due then, but not every
-    /// server says so.
+    /// Whether the answer to a ranged read is empty because the object ends before. 416 is due then, but not
+    /// every server says so.
     fn begins_past_the_end(&self, response: &HttpResponse) -> bool {
         let total = header(response.headers(), "content-range")
             .and_then(|range| range.split_once('/')?.1.parse().ok());
@@ -156,11 +206,7 @@ impl Asked {
         if self.range_start.is_some() && status != 206 {
             return Some(format!("HTTP status {status} to a ranged read, where 206 is due"));
         }
-        if self.is_put
-            && !tagged
-            && !response.headers().contains_key("x-ms-request-id")
-            && !self.metadata_service
-        {
+        if self.is_put && !tagged && !response.headers().contains_key("x-ms-request-id") {
             return Some(format!("HTTP status {status} to a write, without an entity tag"));
         }
         None

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Name of the metadata by which an object is recognised as the result of one upload. Lower-case letters only: each
-/// store and each proxy in front of it allows something different beyond those.
+/// Name of the metadata by which an object is recognised as the result of one upload. Lower-case letters
+/// only: each store and each proxy in front of it allows something different beyond those.
 const STAMP: &str = "reshardupload";
 
 #[derive(Debug)]

@@ -101,7 +101,8 @@ async fn racing_updates_have_one_winner(place: &Place<'_>) -> Verdict {
     one_winner(place, &outcomes).await
 }
 
-/// Writers that each add one to a number a few times, as often as it takes: an update that two win would lose one.
+/// Writers that each add one to a number a few times, as often as it takes: an update that two win would lose
+/// one.
 async fn counting_together_loses_nothing(place: &Place<'_>) -> Verdict {
     const EACH: u64 = 4;
     let object = place.path("object")?;

@@ -49,7 +49,8 @@ async fn upload_of_one_part(place: &Place<'_>) -> Verdict {
 }
 
 async fn upload_of_parts_in_any_order(place: &Place<'_>) -> Verdict {
-    // The shortest parts that the store takes, the last one shorter still; last first, then all others at once.
+    // The shortest parts that the store takes, the last one shorter still; last first, then all others at
+    // once.
     let part_len = place.store.capabilities().min_part_len.max(100_000);
     let whole = pattern(part_len as usize * 3 + 12_345, 2);
     let upload = start(place, whole.len(), part_len).await?;

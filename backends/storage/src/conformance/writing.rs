@@ -32,7 +32,8 @@ async fn object_without_bytes(place: &Place<'_>) -> Verdict {
     Ok(())
 }
 
-/// Keys that need escaping in a URL, and pairs that become one when they are escaped once too often or too little.
+/// Keys that need escaping in a URL, and pairs that become one when they are escaped once too often or too
+/// little.
 async fn every_legal_character(place: &Place<'_>) -> Verdict {
     let names = [
         "a b",

@@ -24,7 +24,8 @@ pub enum Fault {
     LostAnswer,
     /// A read breaks off after half of its bytes; on other requests like [`Fault::LostAnswer`].
     CutShort,
-    /// One byte differs, in silence: in what a read returns, in what a put or a part stores. Nothing on other requests.
+    /// One byte differs, in silence: in what a read returns, in what a put or a part stores. Nothing on other
+    /// requests.
     WrongByte,
     /// It takes this much longer.
     Delay(Duration),
@@ -91,7 +92,8 @@ struct Faults {
 }
 
 impl Faulty {
-    /// Wraps `inner`; `seed` decides the draws of [`When::Chance`], by the rule and the count of its requests.
+    /// Wraps `inner`; `seed` decides the draws of [`When::Chance`], by the rule and the count of its
+    /// requests.
     pub fn new(inner: Arc<dyn StorageBackend>, seed: u64, rules: impl IntoIterator<Item = Rule>) -> Self {
         let rules = rules.into_iter().map(|rule| (rule, AtomicU64::new(0))).collect();
         let store = inner.to_string();

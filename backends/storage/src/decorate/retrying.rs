@@ -22,7 +22,8 @@ pub struct RetryPolicy {
     pub budget: Duration,
     /// Most tries of a request, the first included.
     pub tries: u32,
-    /// Most tries while no connection comes about: a wrong host name should fail soon, a restarting server be found.
+    /// Most tries while no connection comes about: a wrong host name should fail soon, a restarting server be
+    /// found.
     pub tries_unreachable: u32,
     /// Longest first wait.
     pub first_wait: Duration,

@@ -1,5 +1,5 @@
-//! Directories that survive a crash: a file's name is durable once the directory that holds it is fsynced, and so on
-//! upwards.
+//! Directories that survive a crash: a file's name is durable once the directory that holds it is fsynced,
+//! and so on upwards.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};

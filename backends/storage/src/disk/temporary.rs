@@ -17,7 +17,8 @@ pub(super) fn is_temporary(name: &OsStr) -> bool {
 
 /// A file beside its target, removed when dropped before it got its final name.
 ///
-/// Its owner holds a lock on it while it lives, so that a sweep can tell a running write from what a crash left.
+/// Its owner holds a lock on it while it lives, so that a sweep can tell a running write from what a crash
+/// left.
 #[derive(Debug)]
 pub(super) struct Temporary {
     root: PathBuf,
@@ -41,7 +42,8 @@ impl Temporary {
     /// An empty temporary for `target`, whose directories are created where they miss.
     pub(super) fn create(root: &Path, target: PathBuf) -> io::Result<Self> {
         let directory = target.parent().ok_or(ErrorKind::InvalidInput)?;
-        // A concurrent delete may remove an empty directory, or sweep the file before it is locked: then again.
+        // A concurrent delete may remove an empty directory, or sweep the file before it is locked: then
+        // again.
         for _ in 0..ATTEMPTS {
             match create_directories(root, directory) {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,

@@ -29,8 +29,8 @@ pub(super) fn list(
     Ok(())
 }
 
-/// The entries of a directory that are objects or may hold some. Names that are no keys are passed over: this library
-/// didn't write them and can't address them. What vanishes while it is looked at isn't there.
+/// The entries of a directory that are objects or may hold some. Names that are no keys are passed over: this
+/// library didn't write them and can't address them. What vanishes while it is looked at isn't there.
 fn children(directory: &Path, prefix: Option<&StoragePath>) -> io::Result<Vec<(StoragePath, fs::Metadata)>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if is_absence(&error) => return Ok(Vec::new()),
@@ -77,8 +77,9 @@ pub(super) fn remove(file: &Path) -> io::Result<Deletion> {
     }
 }
 
-/// Removes the directories that held `files`, and those above them below `root`, where nothing is left in them. What
-/// crashed writes left beside the files goes too. An error leaves an empty directory, which no listing shows.
+/// Removes the directories that held `files`, and those above them below `root`, where nothing is left in
+/// them. What crashed writes left beside the files goes too. An error leaves an empty directory, which no
+/// listing shows.
 pub(super) fn prune_directories(root: &Path, files: &[PathBuf]) {
     let directories: BTreeSet<_> = files.iter().filter_map(|file| file.parent()).collect();
     for directory in directories.into_iter().rev() {

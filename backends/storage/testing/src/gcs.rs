@@ -1,7 +1,8 @@
 //! Google Cloud Storage's XML interface, mapped to S3.
 //!
-//! No emulator speaks it, so this maps its few differences to a SeaweedFS behind: generations to entity tags, the copy
-//! header, no signatures. It shows that our requests are what the protocol asks; it is no emulator of the service.
+//! No emulator speaks it, so this maps its few differences to a SeaweedFS behind: generations to entity tags,
+//! the copy header, no signatures. It shows that our requests are what the protocol asks; it is no emulator
+//! of the service.
 
 use crate::{Options, Reply, Request, SeaweedFs, Server, forward};
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};

@@ -1,7 +1,7 @@
 //! Storage servers for tests: started on free ports of this machine, gone when the test process is.
 //!
-//! Servers are installed on first use below `$RESHARD_TEST_ENV` (default `~/.cache/reshard-test`). Everything here panics
-//! with a clear text when it can't do its work: a test without its server has failed.
+//! Servers are installed on first use below `$RESHARD_TEST_ENV` (default `~/.cache/reshard-test`). Everything
+//! here panics with a clear text when it can't do its work: a test without its server has failed.
 
 mod azurite;
 mod gcs;

@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A server process. A small shell holds it and kills it when its own standard input closes: when this value is
-/// dropped, and also when the test process dies in any way. It removes the server's folder, too.
+/// A server process. A small shell holds it and kills it when its own standard input closes: when this value
+/// is dropped, and also when the test process dies in any way. It removes the server's folder, too.
 pub(crate) struct Process {
     shell: Child,
 }

@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A signed S3 request (AWS Signature Version 4) without body. `query` is canonical already: sorted and escaped.
+/// A signed S3 request (AWS Signature Version 4) without body. `query` is canonical already: sorted and
+/// escaped.
 pub(crate) fn s3(port: u16, key: (&str, &str), method: &str, path: &str, query: &str) -> (u16, String) {
     let (day, time) = now();
     let host = format!("127.0.0.1:{port}");
