@@ -10,7 +10,9 @@ mod state;
 
 use reshard::checkpoint::LoadReport;
 use reshard::storage::OpenOptions;
+use reshard_storage_testing::{Identity, SeaweedFs};
 use server::{Server, Shape};
+use std::collections::BTreeMap;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
@@ -20,7 +22,8 @@ fn main() {
         .and_then(|at| words.get(at + 1))
         .map_or(5, |count| count.parse().expect("--runs N"));
     let wanted = |name: &str| {
-        let named: Vec<&String> = words.iter().filter(|word| !word.starts_with("--") && word.parse::<u32>().is_err()).collect();
+        let named: Vec<&String> =
+            words.iter().filter(|word| !word.starts_with("--") && word.parse::<u32>().is_err()).collect();
         named.is_empty() || named.iter().any(|word| *word == name)
     };
     println!("{:34} {:>9} {:>9} {:>7}  {}", "", "reshard s", "plain s", "ratio", "of the load");
@@ -41,7 +44,11 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Alternates both sides, so that a slow moment of the machine hits both.
-fn compare<R>(runs: usize, mut ours: impl FnMut() -> (f64, R), mut plain: impl FnMut() -> f64) -> (f64, f64, R) {
+fn compare<R>(
+    runs: usize,
+    mut ours: impl FnMut() -> (f64, R),
+    mut plain: impl FnMut() -> f64,
+) -> (f64, f64, R) {
     let (mut own, mut theirs, mut last) = (Vec::new(), Vec::new(), None);
     for _ in 0..runs {
         theirs.push(plain());
@@ -78,7 +85,14 @@ fn s3_options(endpoint: &str, key: &str, secret: &str) -> OpenOptions {
         .set("allow_http", "true")
 }
 
-fn s3(name: &str, runs: usize, endpoint: &str, bucket: &str, (key, secret): (&str, &str), connections: usize) {
+fn s3(
+    name: &str,
+    runs: usize,
+    endpoint: &str,
+    bucket: &str,
+    (key, secret): (&str, &str),
+    connections: usize,
+) {
     let options = s3_options(endpoint, key, secret);
     let uri = format!("s3://{bucket}/run");
     let client = plain::client(endpoint, bucket, key, secret);
@@ -120,12 +134,15 @@ fn in_process(runs: usize, shaped: bool, unshaped: bool) {
 }
 
 fn seaweedfs(runs: usize) {
-    let server = reshard_storage_testing::SeaweedFs::start().expect("SeaweedFS");
-    s3("SeaweedFS", runs, &server.endpoint(), server.bucket(), server.keys(), 8);
+    let server = SeaweedFs::shared();
+    let options: BTreeMap<&str, String> = server.options(Identity::Admin).into_iter().collect();
+    let keys = (options["aws_access_key_id"].as_str(), options["aws_secret_access_key"].as_str());
+    s3("SeaweedFS", runs, &server.endpoint(), &server.bucket(), keys, 8);
 }
 
 fn disk(runs: usize) {
-    let directory = tempfile::tempdir_in(std::env::var("RESHARD_BENCH_DIR").unwrap_or_else(|_| ".".into())).unwrap();
+    let directory =
+        tempfile::tempdir_in(std::env::var("RESHARD_BENCH_DIR").unwrap_or_else(|_| ".".into())).unwrap();
     let uri = directory.path().join("run").to_str().unwrap().to_owned();
     let options = OpenOptions::new();
     state::save(&uri, &options, 4, 16);

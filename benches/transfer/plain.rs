@@ -35,7 +35,8 @@ pub fn layout(uri: &str, storage: &OpenOptions) -> (SavedLayout, String) {
         let iteration = reshard::storage::StoragePath::parse(ITERATION.to_string()).unwrap();
         let commit = iteration.join("commit.json").unwrap();
         let (bytes, _) = storage.read_all(&commit, 1 << 20).await.unwrap();
-        let commit = reshard::format::Commit::parse("commit.json", &bytes).unwrap().committed("commit.json").unwrap();
+        let commit =
+            reshard::format::Commit::parse("commit.json", &bytes).unwrap().committed("commit.json").unwrap();
         let path = iteration.join(&commit.metadata().path).unwrap();
         let (bytes, _) = storage.read_all(&path, 1 << 30).await.unwrap();
         let metadata = Metadata::parse("metadata.json", &bytes).unwrap();
@@ -56,7 +57,13 @@ pub fn ranges(layout: &SavedLayout, tp: u64, verify: bool) -> Vec<(u32, Range<u6
 }
 
 /// Seconds to GET the ranges with that many connections.
-pub fn get(client: &AmazonS3, prefix: &str, layout: &SavedLayout, ranges: &[(u32, Range<u64>)], connections: usize) -> f64 {
+pub fn get(
+    client: &AmazonS3,
+    prefix: &str,
+    layout: &SavedLayout,
+    ranges: &[(u32, Range<u64>)],
+    connections: usize,
+) -> f64 {
     Runtime::new().unwrap().block_on(async {
         let start = Instant::now();
         let total: u64 = stream::iter(ranges)
@@ -91,7 +98,8 @@ pub fn put(client: &AmazonS3, prefix: &str, lengths: &[u64], connections: usize)
             .iter()
             .enumerate()
             .flat_map(|(file, &length)| {
-                (0..length.div_ceil(PART)).map(move |part| (file, part as usize, PART.min(length - part * PART)))
+                (0..length.div_ceil(PART))
+                    .map(move |part| (file, part as usize, PART.min(length - part * PART)))
             })
             .collect();
         let done: Vec<(usize, usize, object_store::multipart::PartId)> = stream::iter(parts)
@@ -117,8 +125,14 @@ pub fn put(client: &AmazonS3, prefix: &str, lengths: &[u64], connections: usize)
 }
 
 /// Seconds to pread the ranges with `threads` threads, each into one buffer of its own.
-pub fn pread(directory: &FilePath, layout: &SavedLayout, ranges: &[(u32, Range<u64>)], threads: usize) -> f64 {
-    let files: Vec<File> = layout.files.iter().map(|file| File::open(directory.join(&file.path)).unwrap()).collect();
+pub fn pread(
+    directory: &FilePath,
+    layout: &SavedLayout,
+    ranges: &[(u32, Range<u64>)],
+    threads: usize,
+) -> f64 {
+    let files: Vec<File> =
+        layout.files.iter().map(|file| File::open(directory.join(&file.path)).unwrap()).collect();
     let next = AtomicUsize::new(0);
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -137,10 +151,23 @@ pub fn pread(directory: &FilePath, layout: &SavedLayout, ranges: &[(u32, Range<u
 
 /// Seconds to pread the ranges into memory as large as they are, so that every byte has a place of its own as a
 /// tensor's has.
-pub fn pread_apart(directory: &FilePath, layout: &SavedLayout, ranges: &[(u32, Range<u64>)], threads: usize) -> f64 {
-    let files: Vec<File> = layout.files.iter().map(|file| File::open(directory.join(&file.path)).unwrap()).collect();
-    let mut buffers: Vec<Vec<u8>> = ranges.iter().map(|(_, range)| vec![1; (range.end - range.start) as usize]).collect();
-    let work: Vec<_> = ranges.iter().zip(&mut buffers).map(std::sync::Mutex::new).map(Some).map(std::sync::Mutex::new).collect();
+pub fn pread_apart(
+    directory: &FilePath,
+    layout: &SavedLayout,
+    ranges: &[(u32, Range<u64>)],
+    threads: usize,
+) -> f64 {
+    let files: Vec<File> =
+        layout.files.iter().map(|file| File::open(directory.join(&file.path)).unwrap()).collect();
+    let mut buffers: Vec<Vec<u8>> =
+        ranges.iter().map(|(_, range)| vec![1; (range.end - range.start) as usize]).collect();
+    let work: Vec<_> = ranges
+        .iter()
+        .zip(&mut buffers)
+        .map(std::sync::Mutex::new)
+        .map(Some)
+        .map(std::sync::Mutex::new)
+        .collect();
     let next = AtomicUsize::new(0);
     let start = Instant::now();
     std::thread::scope(|scope| {

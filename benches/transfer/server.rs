@@ -84,7 +84,12 @@ impl Server {
         let port = listener.local_addr().unwrap().port();
         let shape = Arc::new(Mutex::new(Shape::NONE));
         let requests = Arc::new(AtomicU64::new(0));
-        let state = Arc::new(State { store: Mutex::default(), shape: Arc::clone(&shape), requests: Arc::clone(&requests), next: AtomicU64::new(1) });
+        let state = Arc::new(State {
+            store: Mutex::default(),
+            shape: Arc::clone(&shape),
+            requests: Arc::clone(&requests),
+            next: AtomicU64::new(1),
+        });
         runtime.spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let _ = socket.set_nodelay(true);
@@ -137,9 +142,12 @@ impl State {
             .unwrap_or("")
             .split('&')
             .filter(|pair| !pair.is_empty())
-            .map(|pair| pair.split_once('=').map_or((pair.into(), String::new()), |(k, v)| (k.into(), decode(v))))
+            .map(|pair| {
+                pair.split_once('=').map_or((pair.into(), String::new()), |(k, v)| (k.into(), decode(v)))
+            })
             .collect();
-        let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let header =
+            |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         match (&parts.method, query.get("uploadId")) {
             (&Method::GET, _) if query.contains_key("list-type") => self.list(&key, &query),
             (&Method::GET | &Method::HEAD, _) => {
@@ -151,7 +159,8 @@ impl State {
                 let mut store = self.store.lock().unwrap();
                 match upload {
                     Some(id) => {
-                        let number = query.get("partNumber").and_then(|number| number.parse().ok()).unwrap_or(0);
+                        let number =
+                            query.get("partNumber").and_then(|number| number.parse().ok()).unwrap_or(0);
                         store.uploads.entry(id.clone()).or_default().insert(number, body.concat().into());
                     }
                     None => {
@@ -169,7 +178,9 @@ impl State {
             }
             (&Method::POST, None) if query.contains_key("uploads") => {
                 let id = self.next.fetch_add(1, Ordering::Relaxed);
-                xml(format!("<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>"))
+                xml(format!(
+                    "<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>"
+                ))
             }
             (&Method::POST, Some(id)) => {
                 let _ = body.collect().await;
@@ -179,7 +190,9 @@ impl State {
                 let pieces: Vec<Bytes> = parts.into_values().collect();
                 let length = pieces.iter().map(|piece| piece.len() as u64).sum();
                 store.objects.insert(key, Object { pieces, length, e_tag });
-                xml(format!("<CompleteMultipartUploadResult><ETag>\"{e_tag}\"</ETag></CompleteMultipartUploadResult>"))
+                xml(format!(
+                    "<CompleteMultipartUploadResult><ETag>\"{e_tag}\"</ETag></CompleteMultipartUploadResult>"
+                ))
             }
             (&Method::DELETE, _) => {
                 self.store.lock().unwrap().objects.remove(&key);
@@ -189,7 +202,14 @@ impl State {
         }
     }
 
-    async fn get(&self, key: &str, range: Option<String>, head: bool, shape: Shape, start: Instant) -> Answer {
+    async fn get(
+        &self,
+        key: &str,
+        range: Option<String>,
+        head: bool,
+        shape: Shape,
+        start: Instant,
+    ) -> Answer {
         let Some(object) = self.store.lock().unwrap().objects.get(key).cloned() else {
             return status(StatusCode::NOT_FOUND);
         };
@@ -203,9 +223,10 @@ impl State {
             .header("last-modified", "Thu, 01 Jan 2026 00:00:00 GMT")
             .header("content-length", wanted.end - wanted.start);
         if asked.is_some() {
-            response = response
-                .status(StatusCode::PARTIAL_CONTENT)
-                .header("content-range", format!("bytes {}-{}/{}", wanted.start, wanted.end - 1, object.length));
+            response = response.status(StatusCode::PARTIAL_CONTENT).header(
+                "content-range",
+                format!("bytes {}-{}/{}", wanted.start, wanted.end - 1, object.length),
+            );
         }
         if head {
             return response.body(empty()).unwrap();
@@ -214,7 +235,10 @@ impl State {
             .range(wanted)
             .into_iter()
             .flat_map(|piece| {
-                (0..piece.len()).step_by(PIECE).map(move |at| piece.slice(at..piece.len().min(at + PIECE))).collect::<Vec<_>>()
+                (0..piece.len())
+                    .step_by(PIECE)
+                    .map(move |at| piece.slice(at..piece.len().min(at + PIECE)))
+                    .collect::<Vec<_>>()
             })
             .collect();
         let body = stream::unfold((pieces.into_iter(), 0u64), move |(mut pieces, sent)| async move {
@@ -233,14 +257,20 @@ impl State {
         let store = self.store.lock().unwrap();
         let mut text = String::from("<ListBucketResult><IsTruncated>false</IsTruncated>");
         let mut prefixes = std::collections::BTreeSet::new();
-        for (key, object) in store.objects.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix)) {
+        for (key, object) in
+            store.objects.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix))
+        {
             let own = &key[bucket.len() + 1..];
             match key[prefix.len()..].find('/') {
                 Some(at) if delimited => {
                     prefixes.insert(own[..own.len() - (key.len() - prefix.len()) + at + 1].to_owned());
                 }
                 _ => {
-                    let _ = write!(text, "<Contents><Key>{own}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>\"{}\"</ETag><Size>{}</Size></Contents>", object.e_tag, object.length);
+                    let _ = write!(
+                        text,
+                        "<Contents><Key>{own}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>\"{}\"</ETag><Size>{}</Size></Contents>",
+                        object.e_tag, object.length
+                    );
                 }
             }
         }
@@ -287,14 +317,21 @@ fn tagged(e_tag: u64, body: Bytes) -> Answer {
 }
 
 fn xml(text: String) -> Answer {
-    Response::builder().header("content-type", "application/xml").body(Full::new(Bytes::from(text)).boxed_unsync()).unwrap()
+    Response::builder()
+        .header("content-type", "application/xml")
+        .body(Full::new(Bytes::from(text)).boxed_unsync())
+        .unwrap()
 }
 
 fn decode(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
-        let hex = (first == b'%').then(|| std::str::from_utf8(after.get(..2)?).ok().and_then(|hex| u8::from_str_radix(hex, 16).ok())).flatten();
+        let hex = (first == b'%')
+            .then(|| {
+                std::str::from_utf8(after.get(..2)?).ok().and_then(|hex| u8::from_str_radix(hex, 16).ok())
+            })
+            .flatten();
         match hex {
             Some(byte) => {
                 bytes.push(byte);

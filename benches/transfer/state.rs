@@ -11,7 +11,14 @@ use std::time::Duration;
 pub const ITERATION: Iteration = Iteration(100);
 
 pub fn shardings(tp: u64) -> BoundRules {
-    let config = ModelConfig { n_layer: 24, n_head: 12, n_kv_head: 12, mask_buffer: false, tied: false, ..ModelConfig::GPT2_124M };
+    let config = ModelConfig {
+        n_layer: 24,
+        n_head: 12,
+        n_kv_head: 12,
+        mask_buffer: false,
+        tied: false,
+        ..ModelConfig::GPT2_124M
+    };
     let topology = ParallelSizes { tp, ..ParallelSizes::default() }.topology().unwrap();
     Preset::new(Naming::InfiniTrain, config).bind_with_adam(DType::BF16, &topology).unwrap()
 }
@@ -101,7 +108,13 @@ pub fn save(uri: &str, storage: &OpenOptions, tp: u64, connections: usize) -> (f
 }
 
 /// Loads onto `tp` ranks; the seconds of the slowest rank, and the reports.
-pub fn load(uri: &str, storage: &OpenOptions, tp: u64, connections: usize, verify: bool) -> (f64, Vec<LoadReport>) {
+pub fn load(
+    uri: &str,
+    storage: &OpenOptions,
+    tp: u64,
+    connections: usize,
+    verify: bool,
+) -> (f64, Vec<LoadReport>) {
     let targets = targets(tp);
     let results = on_ranks(tp as usize, |rank| {
         let dict = &targets[rank.rank()];
