@@ -14,3 +14,8 @@ pub use reshard_collective as collective;
 pub use reshard_device as device;
 pub use reshard_shard as shard;
 pub use reshard_storage as storage;
+
+/// The examples of the README, run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -68,6 +68,14 @@ pub struct ParallelSizes {
     pub vpp: NonZeroU32,
 }
 
+/// One rank.
+impl Default for ParallelSizes {
+    fn default() -> Self {
+        let one = NonZeroU32::MIN;
+        Self { tp: one, pp: one, dp: one, sp: one, vpp: one }
+    }
+}
+
 /// A property of the architecture that two configurations state differently.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Difference {
@@ -112,6 +120,18 @@ struct Read {
 }
 
 impl TrainerState {
+    /// The state after `global_step` steps of a run on one rank, with nothing else said.
+    pub fn at_step(global_step: u64) -> Self {
+        Self {
+            global_step,
+            consumed_train_samples: 0,
+            model: ModelConfig::default(),
+            ran_with: ParallelSizes::default(),
+            lr_scheduler: Value::Null,
+            user: Value::Null,
+        }
+    }
+
     /// The bytes of trainer_state.json.
     ///
     /// # Errors
