@@ -2,10 +2,10 @@ use crate::harness::{Mode, load_and_check, memory, save_all, trainer_state};
 use proptest::prelude::*;
 use reshard::plan::ObjectChoice;
 use reshard::storage::{OpenOptions, open};
-use reshard_oracle::{Random, layouts};
+use reshard_oracle::{Random, cases, layouts};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(24), ..ProptestConfig::default() })]
 
     /// Any layout to any other through the store, in every commit mode.
     #[test]

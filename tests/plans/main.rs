@@ -9,11 +9,11 @@ use reshard::plan::{
     CostModel, Destination, LoadPlanner, LoadRules, ObjectChoice, SavePlanner, check_declarations,
     choose_objects,
 };
-use reshard_oracle::{Random, cut, first_difference, full_tensor, layouts};
+use reshard_oracle::{Random, cases, cut, first_difference, full_tensor, layouts};
 use std::collections::BTreeSet;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(64), ..ProptestConfig::default() })]
 
     /// Saved from any layout, loaded on any other: every local buffer equals the naive cut, bit for bit, and what the
     /// plan says of its cost is what happens.

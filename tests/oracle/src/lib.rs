@@ -4,9 +4,11 @@
 mod fill;
 pub mod layouts;
 mod random;
+mod tier;
 
 pub use fill::{first_difference, full_tensor, resized};
 pub use random::Random;
+pub use tier::{cases, long};
 
 use reshard_shard::ShardedTensor;
 
