@@ -1,4 +1,4 @@
-use super::commit::{Opening, delete_attempt, open_attempt, publish};
+use super::commit::{Opening, check_listing, delete_attempt, open_attempt, publish};
 use super::meeting::Meeting;
 use super::report::{PhaseSeconds, SaveReport};
 use super::{Checkpoint, CheckpointError, CommitState, ErrorKind, SaveError};
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use reshard_collective::Collective;
 use reshard_device::with_sources;
 use reshard_shard::{ShardedStateDict, StateGroup};
-use reshard_storage::{Depth, StorageBackend};
+use reshard_storage::StorageBackend;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -305,27 +305,13 @@ async fn prove_and_describe(
     storage.put(&path(METADATA_FILE)?, bytes.clone().into()).await?;
 
     // One listing shows that every file is there and whole before anything points to it.
-    let listing = storage.list(Some(&directory), Depth::All).await?;
-    let found: BTreeMap<&str, u64> = listing
-        .objects
-        .iter()
-        .filter_map(|object| Some((object.path.strip_prefix(&directory)?, object.len)))
-        .collect();
     let wanted = metadata
         .layout
         .files
         .iter()
         .map(|file| (file.path.as_str(), file.length))
         .chain([(METADATA_FILE, bytes.len() as u64), (TRAINER_STATE_FILE, trainer_state.len() as u64)]);
-    for (file, length) in wanted {
-        let detail = match found.get(file) {
-            Some(&there) if there == length => continue,
-            Some(there) => format!("has {there} bytes instead of {length}"),
-            None => "is missing".to_owned(),
-        };
-        let attempt = opening.attempt.to_string();
-        return Err(CheckpointError::AttemptChanged { attempt, file: file.to_owned(), detail });
-    }
+    check_listing(storage, &directory, &opening.attempt, wanted).await?;
     let metadata_bytes = bytes.len() as u64;
     let checkpoint = CommittedCheckpoint::new(opening.attempt.clone(), &bytes, Default::default())?;
     Ok(Prepared { checkpoint, metadata_bytes })
