@@ -18,6 +18,7 @@ use reshard_shard::{ShardedStateDict, StateGroup};
 use reshard_storage::StorageBackend;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// The bytes of this rank's local buffers by key. Aliases need none.
@@ -126,7 +127,7 @@ pub(super) fn save(
     let (files, prepared) = match published {
         Ok(published) => published,
         Err(error) => {
-            give_up(checkpoint, &meeting, opening);
+            give_up(checkpoint, &meeting, opening, &error);
             return Err(before(error));
         }
     };
@@ -234,7 +235,8 @@ fn write_data(
         kinds.push(WriteSource::Object(name.clone()));
         slices.push(bytes);
     }
-    with_sources(slices, |handles| {
+    let (under_way, ended) = channel();
+    let written = with_sources(slices, |handles| {
         let job = ready.as_ref().map_err(Clone::clone).and_then(|(plan, staging, _)| {
             let directory = super::commit::iteration_path(request.iteration)
                 .and_then(|path| path.join(&attempt.directory()))
@@ -247,10 +249,16 @@ fn write_data(
                 sources,
                 staging: staging.clone(),
                 progress: Arc::clone(&checkpoint.options.progress),
+                under_way,
             }))?)
         });
         meeting.work(job)
-    })
+    });
+    if written.is_err() {
+        // What this rank still had under way is ending; rank 0 deletes the attempt only after that.
+        let _ = ended.recv_timeout(CLEAN_UP);
+    }
+    written
 }
 
 /// Gathers what the ranks wrote on rank 0, which proves it, writes the metadata and looks that everything is there.
@@ -368,9 +376,18 @@ fn hear(told: &[u8]) -> (CommitState, Option<(ErrorKind, String)>) {
     (state, Some((ErrorKind::from_code(*kind), String::from_utf8_lossy(text).into_owned())))
 }
 
-/// After a failure before the commit: rank 0, which will never publish the attempt, removes what it can. Other ranks
-/// may still be ending; what they leave is for gc.
-fn give_up(checkpoint: &Checkpoint, meeting: &Meeting<'_>, opening: Option<Opening>) {
+/// After a failure before the commit: rank 0, which will never publish the attempt, removes what it can, once the
+/// others say that nothing of theirs comes any more. What remains all the same is for gc.
+fn give_up(
+    checkpoint: &Checkpoint,
+    meeting: &Meeting<'_>,
+    opening: Option<Opening>,
+    error: &CheckpointError,
+) {
+    // Ranks that cannot meet any more are not waited for.
+    if !matches!(error, CheckpointError::Collective(_)) {
+        let _ = meeting.collective.barrier(meeting.deadline());
+    }
     let Some(opening) = opening.filter(|_| meeting.is_lead()) else { return };
     let storage = Arc::clone(&checkpoint.storage);
     let removed = Job::start(async move {
