@@ -6,7 +6,7 @@ use reshard::checkpoint::{CheckpointError, CommitMode, CommitState, ErrorKind};
 use reshard::collective::{Collective, ThreadRank};
 use reshard::format::{Commit, DeletedCheckpoint, Iteration, ModelConfig};
 use reshard::plan::ObjectChoice;
-use reshard::storage::{OpenOptions, Operation, StoragePath, open};
+use reshard::storage::{Fault, Faulty, OpenOptions, Operation, Rule, StoragePath, When, open};
 use reshard::training::{ResumeRequest, Retention, TrainingRun};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,6 +102,28 @@ fn discarded_iterations_go_after_the_first_save() {
     assert_eq!(paths(&storage, "iter_0000300"), ["iter_0000300/commit.json"]);
     on_ranks(1, |rank| {
         resume_and_check(&mut run(&storage, &rank, Retention::All), &rank, 200);
+    });
+}
+
+#[test]
+fn a_discard_that_fails_is_tried_again_and_stops_no_save() {
+    let inner = memory();
+    saved(&inner, &[100, 200, 300]);
+    let rule = Rule::on(Operation::PutIf, When::First(1), Fault::Refused).path("iter_0000300");
+    let storage: Store = Arc::new(Faulty::new(Arc::clone(&inner), 0, [rule]));
+    on_ranks(2, |rank| {
+        let mut run = run(&storage, &rank, Retention::All);
+        at(&mut run, &rank, 100, true);
+        for (step, told, left) in [
+            (110, "iteration 300 was not pruned", [300, 110, 100].as_slice()),
+            (120, "pruned iteration 300:", &[120, 110, 100]),
+        ] {
+            let notes = save(&mut run, &rank, step).unwrap().notes;
+            if rank.rank() == 0 {
+                assert!(notes.iter().any(|note| note.contains(told)), "{notes:?}");
+                assert_eq!(committed(&inner), left);
+            }
+        }
     });
 }
 

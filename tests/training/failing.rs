@@ -50,9 +50,11 @@ fn at_whatever_request_a_save_fails() {
             let error = save(&mut run, &rank, 2).unwrap_err();
             assert_eq!(error.state, CommitState::NotCommitted, "{operation} {path}: {error}");
             names_rank(&error, failing, rank.rank());
-            // Nobody begins anew before everybody has looked.
-            let everything = paths(&inner, "iter_0000002");
-            assert_eq!(everything, Vec::<String>::new(), "{operation} {path}: {error}");
+            // Rank 0 clears up before it returns; the others meet it in the next call.
+            if rank.rank() == 0 {
+                let left = paths(&inner, "iter_0000002");
+                assert_eq!(left, Vec::<String>::new(), "{operation} {path}: {error}");
+            }
             resume_and_check(&mut run, &rank, 1);
             save(&mut run, &rank, 2).unwrap();
             resume_and_check(&mut run, &rank, 2);

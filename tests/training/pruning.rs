@@ -215,6 +215,35 @@ fn pinned_and_resumed_iterations_stay() {
     assert_eq!(committed(&storage), [7]);
 }
 
+/// A pin and a prune cannot cross: whichever moves the commit second sees the other.
+#[test]
+fn a_pin_that_comes_between_wins() {
+    let inner = memory();
+    saved(&inner, &[1]);
+    let store = Arc::clone(&inner);
+    let hooked = Hooked::new(&inner, move |operation, path| {
+        let marking = operation == Operation::PutIf && path.as_str() == "iter_0000001/commit.json";
+        let (inner, path) = (Arc::clone(&store), path.clone());
+        Box::pin(async move {
+            if marking {
+                let (bytes, _) = inner.read_all(&path, 1 << 20).await.unwrap();
+                let commit = Commit::parse("c", &bytes).unwrap().committed("c").unwrap();
+                let pinned = commit.with_pins(["best".to_owned()].into()).unwrap();
+                inner.put(&path, Commit::Committed(pinned).to_bytes().into()).await.unwrap();
+            }
+        })
+    });
+    let lines = save_and_settle(&hooked, newest(1, 0), &[2, 3]);
+    assert!(lines[0].len() == 1 && lines[0][0].contains("changed by another writer"), "{lines:?}");
+    assert!(lines[1].len() == 1 && lines[1][0].contains("pruned iteration 2:"), "{lines:?}");
+    assert_eq!(committed(&inner), [3, 1]);
+    on_ranks(1, |rank| {
+        let mut run = run(&inner, &rank, Retention::All);
+        let resumed = resume_with(&mut run, &rank, |request| request.load.iteration = Some(Iteration(1)));
+        check(&resumed.unwrap().unwrap(), &rank, 1);
+    });
+}
+
 #[test]
 fn nothing_is_pruned_behind_a_checkpoint_that_is_not_whole() {
     let inner = memory();
