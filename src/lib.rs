@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod foreign;
 pub mod format;
 pub mod plan;
+pub mod training;
 pub mod transfer;
 
 pub use reshard_collective as collective;

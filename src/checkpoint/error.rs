@@ -1,4 +1,4 @@
-use crate::format::FormatError;
+use crate::format::{Difference, FormatError};
 use crate::plan::{DeclarationFault, PlanError};
 use crate::transfer::TransferError;
 use reshard_collective::CollectiveError;
@@ -107,6 +107,12 @@ pub enum CheckpointError {
         /// The iteration.
         iteration: u64,
     },
+    /// What would be replaced or discarded is pinned.
+    #[error("iteration(s) {} cannot be replaced or discarded, since they are pinned; take their pins away first", numbers(.iterations))]
+    Pinned {
+        /// The iterations.
+        iterations: Vec<u64>,
+    },
     /// Another save of the same iteration, a prune or gc was faster.
     #[error(
         "another writer changed the commit of iteration {iteration} during this save; nothing of it was touched by this one"
@@ -140,6 +146,40 @@ pub enum CheckpointError {
     RemovedWhileLoading {
         /// The iteration.
         iteration: u64,
+    },
+    /// The iteration to be saved is older than a committed one, so that the next resume would pass it over.
+    #[error(
+        "iteration {iteration} was not saved, since newer ones are committed ({}) and the next resume would take those; \
+         resume with discard_newer to give them up, or save into another run", numbers(.newer)
+    )]
+    NewerExist {
+        /// The iteration.
+        iteration: u64,
+        /// The newer ones, newest first.
+        newer: Vec<u64>,
+    },
+    /// The model that was saved is not the one that runs.
+    #[error("iteration {iteration} is of another model: {}; resume it with the model that saved it", differing(.differences))]
+    Architecture {
+        /// The iteration.
+        iteration: u64,
+        /// What differs, with both values.
+        differences: Vec<Difference>,
+    },
+    /// The samples consumed are no whole number of the running batches.
+    #[error(
+        "{samples} consumed samples are no multiple of {divisor}, the local batch of {local_batch} on {dp} data-parallel \
+         rank(s); resume with sizes whose product divides them"
+    )]
+    BatchMisaligned {
+        /// Samples consumed, over all ranks.
+        samples: u64,
+        /// Samples of one global batch.
+        divisor: u64,
+        /// Samples of one batch of one rank.
+        local_batch: u64,
+        /// Data-parallel ranks.
+        dp: u32,
     },
     /// Wanted tensors that the checkpoint does not have, over all ranks.
     #[error("{} wanted tensor(s) are not in the checkpoint: {}; allow missing keys, or select fewer", .keys.len(), crate::plan::quoted(.keys))]
@@ -190,10 +230,17 @@ impl CheckpointError {
             Self::RankFailed { kind, .. } => *kind,
             Self::Disagreement { .. } | Self::Invalid(_) => ErrorKind::Invalid,
             Self::NoCheckpoint { .. } => ErrorKind::NotFound,
-            Self::Exists { .. } | Self::Lost { .. } | Self::RemovedWhileLoading { .. } => ErrorKind::Conflict,
+            Self::Exists { .. }
+            | Self::Lost { .. }
+            | Self::NewerExist { .. }
+            | Self::Pinned { .. }
+            | Self::RemovedWhileLoading { .. } => ErrorKind::Conflict,
             Self::Unknown { .. } => ErrorKind::Unavailable,
             Self::AttemptChanged { .. } => ErrorKind::Corrupt,
-            Self::Missing { .. } | Self::Unexpected { .. } => ErrorKind::Incompatible,
+            Self::Missing { .. }
+            | Self::Unexpected { .. }
+            | Self::Architecture { .. }
+            | Self::BatchMisaligned { .. } => ErrorKind::Incompatible,
             Self::ContentsUndefined { cause } => cause.kind(),
             Self::Interrupted => ErrorKind::Interrupted,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
@@ -204,6 +251,23 @@ impl CheckpointError {
     pub(crate) fn is_missing_object(&self) -> bool {
         matches!(self, Self::Transfer(TransferError::Storage(error)) | Self::Storage(error) if error.is_not_found())
     }
+}
+
+/// Iterations as text, the first few.
+pub(crate) fn numbers(iterations: &[u64]) -> String {
+    const SHOWN: usize = 8;
+    let mut text: Vec<String> = iterations.iter().take(SHOWN).map(u64::to_string).collect();
+    if iterations.len() > SHOWN {
+        text.push(format!("and {} more", iterations.len() - SHOWN));
+    }
+    text.join(", ")
+}
+
+fn differing(differences: &[Difference]) -> String {
+    let each = |Difference { field, saved, running }: &Difference| {
+        format!("{field} is {saved} in the checkpoint and {running} here")
+    };
+    differences.iter().map(each).collect::<Vec<_>>().join("; ")
 }
 
 fn plan_kind(error: &PlanError) -> ErrorKind {

@@ -41,6 +41,17 @@ impl CommitMode<'_> {
             Self::Staged(_) => "staged",
         }
     }
+
+    fn reborrow(&mut self) -> CommitMode<'_> {
+        fn again<'b>(buffers: &'b mut LoadBuffers<'_>) -> LoadBuffers<'b> {
+            buffers.iter_mut().map(|(key, buffer)| (*key, &mut **buffer)).collect()
+        }
+        match self {
+            Self::Allocate => CommitMode::Allocate,
+            Self::InPlace(buffers) => CommitMode::InPlace(again(buffers)),
+            Self::Staged(buffers) => CommitMode::Staged(again(buffers)),
+        }
+    }
 }
 
 /// What a rank wants to load.
@@ -60,7 +71,12 @@ pub struct LoadRequest<'a> {
     pub allow_missing: bool,
     /// Saved keys that no rank wants are reported, not an error.
     pub allow_unexpected: bool,
+    /// Looks at the saved state of the training loop before any data is read; its error stops the load on all ranks.
+    pub check: Option<CheckState<'a>>,
 }
+
+/// A look at a saved state of the training loop, of the iteration given.
+pub type CheckState<'a> = &'a dyn Fn(Iteration, &TrainerState) -> Result<(), CheckpointError>;
 
 impl<'a> LoadRequest<'a> {
     /// The newest checkpoint, all of it, verified, into new tensors.
@@ -73,6 +89,21 @@ impl<'a> LoadRequest<'a> {
             objects: ObjectChoice::Own,
             allow_missing: false,
             allow_unexpected: false,
+            check: None,
+        }
+    }
+
+    /// The same request once more, for a load that may have to be repeated.
+    pub(crate) fn reborrow(&mut self) -> LoadRequest<'_> {
+        LoadRequest {
+            iteration: self.iteration,
+            target: self.target,
+            mode: self.mode.reborrow(),
+            rules: self.rules.clone(),
+            objects: self.objects,
+            allow_missing: self.allow_missing,
+            allow_unexpected: self.allow_unexpected,
+            check: self.check,
         }
     }
 }
@@ -122,7 +153,8 @@ pub(super) fn load(
     let (located, metadata, trainer_state) = locate(checkpoint, &meeting, request.iteration)?;
     let Metadata { layout, .. } = metadata;
     let layout = Arc::new(layout);
-    let planned = plan(checkpoint, collective, &mut request, &layout);
+    let checked = request.check.map_or(Ok(()), |check| check(located.iteration, &trainer_state));
+    let planned = checked.and_then(|()| plan(checkpoint, collective, &mut request, &layout));
     let (missing, unexpected) = judge(&meeting, &request, &layout, planned.as_ref().ok())?;
     let planned = planned.and_then(|planned| {
         if !missing.is_empty() && !request.allow_missing {

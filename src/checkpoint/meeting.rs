@@ -35,7 +35,7 @@ const MAX_CAUSE_BYTES: usize = 4 << 10;
 /// Nobody failed.
 const NO_RANK: u64 = u64::MAX;
 
-pub(super) struct Meeting<'a> {
+pub(crate) struct Meeting<'a> {
     pub(super) collective: &'a dyn Collective,
     rules: &'a MeetingRules,
 }
@@ -45,7 +45,7 @@ impl<'a> Meeting<'a> {
         Self { collective, rules }
     }
 
-    pub(super) fn is_lead(&self) -> bool {
+    pub(crate) fn is_lead(&self) -> bool {
         self.collective.rank() == 0
     }
 
@@ -54,7 +54,7 @@ impl<'a> Meeting<'a> {
     }
 
     /// The first meeting of every call: all ranks made the same one.
-    pub(super) fn agree(&self, call: &str) -> Result<(), CheckpointError> {
+    pub(crate) fn agree(&self, call: &str) -> Result<(), CheckpointError> {
         let digest = hash(call);
         let least = self.collective.all_reduce(&[digest, !digest], Reduce::Min, self.deadline())?;
         // The least and (by its complement) the greatest hash: equal on every rank or on none.
@@ -74,13 +74,13 @@ impl<'a> Meeting<'a> {
     }
 
     /// All ranks have a result or none has one: every rank's own result where all succeeded, else an error everywhere.
-    pub(super) fn settle<T>(&self, own: Result<T, CheckpointError>) -> Result<T, CheckpointError> {
+    pub(crate) fn settle<T>(&self, own: Result<T, CheckpointError>) -> Result<T, CheckpointError> {
         let mut own = Some(own);
         self.rounds(|_| Ok(own.take()))
     }
 
     /// As [`Meeting::settle`], of work that is under way; it is given up where another rank fails.
-    pub(super) fn work<T: Send + 'static, E: Into<CheckpointError> + Send + 'static>(
+    pub(crate) fn work<T: Send + 'static, E: Into<CheckpointError> + Send + 'static>(
         &self,
         job: Result<Job<Result<T, E>>, CheckpointError>,
     ) -> Result<T, CheckpointError> {
@@ -96,7 +96,7 @@ impl<'a> Meeting<'a> {
 
     /// Work that rank 0 alone does; the others wait in rounds and get the bytes of its answer. Rank 0 gets the rest of
     /// it too.
-    pub(super) fn lead<T: Send + 'static, F>(
+    pub(crate) fn lead<T: Send + 'static, F>(
         &self,
         work: impl FnOnce() -> F,
     ) -> Result<(Option<T>, Bytes), CheckpointError>
@@ -118,7 +118,7 @@ impl<'a> Meeting<'a> {
     }
 
     /// Rounds of a vote. `poll` waits up to the given time for this rank's result and gives it once.
-    fn rounds<T>(
+    pub(crate) fn rounds<T>(
         &self,
         mut poll: impl FnMut(Duration) -> Result<Option<Result<T, CheckpointError>>, CheckpointError>,
     ) -> Result<T, CheckpointError> {

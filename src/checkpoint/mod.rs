@@ -1,6 +1,6 @@
 //! The only entry of the format layer: save and load one iteration, on all ranks or none.
 
-mod commit;
+pub(crate) mod commit;
 mod destinations;
 mod error;
 mod load;
@@ -10,8 +10,10 @@ mod open;
 mod report;
 mod save;
 
+pub(crate) use error::numbers;
 pub use error::{CheckpointError, CommitState, ErrorKind, SaveError};
-pub use load::{CommitMode, LoadBuffers, LoadRequest, Loaded};
+pub use load::{CheckState, CommitMode, LoadBuffers, LoadRequest, Loaded};
+pub(crate) use meeting::Meeting;
 pub use meeting::MeetingRules;
 pub use open::{Checkpoint, Options};
 pub use report::{LoadFigures, LoadReport, PhaseSeconds, SaveReport, Verification};

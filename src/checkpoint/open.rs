@@ -1,5 +1,5 @@
-use super::commit::{list_iterations, newest};
-use super::meeting::MeetingRules;
+use super::commit::{list_iterations, newest, set_pin};
+use super::meeting::{Meeting, MeetingRules};
 use super::{CheckpointError, LoadRequest, Loaded, SaveError, SaveReport, SaveRequest};
 use crate::format::Iteration;
 use crate::transfer::{Job, NoProgress, Progress, Staging};
@@ -111,8 +111,35 @@ impl Checkpoint {
         Ok(found.map(|(iteration, _)| iteration))
     }
 
+    /// Keeps an iteration from being pruned as long as the pin `name` is on it. Not collective.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NoCheckpoint`]; [`CheckpointError::Lost`] where another writer changed the commit meanwhile;
+    /// [`CheckpointError::Unsupported`] for a store without conditional updates.
+    pub fn pin(&self, iteration: Iteration, name: &str) -> Result<(), CheckpointError> {
+        self.set_pin(iteration, name, true)
+    }
+
+    /// Takes a pin away; one that is not there is no error. Not collective.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::pin`].
+    pub fn unpin(&self, iteration: Iteration, name: &str) -> Result<(), CheckpointError> {
+        self.set_pin(iteration, name, false)
+    }
+
+    fn set_pin(&self, iteration: Iteration, name: &str, pinned: bool) -> Result<(), CheckpointError> {
+        let (storage, name) = (Arc::clone(&self.storage), name.to_owned());
+        Job::start(async move { set_pin(&*storage, iteration, &name, pinned).await })?.finish()?
+    }
+
+    /// How this rank meets the others.
+    pub(crate) fn meeting<'a>(&'a self, collective: &'a dyn Collective) -> Meeting<'a> {
+        Meeting::new(collective, &self.options.meetings)
+    }
+
     /// A number that is the same on all ranks for calls that belong together.
-    pub(super) fn next_call(&self) -> u64 {
+    pub(crate) fn next_call(&self) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 

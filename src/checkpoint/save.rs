@@ -1,4 +1,4 @@
-use super::commit::{Opening, delete_attempt, open_attempt, publish};
+use super::commit::{Opening, check_listing, delete_attempt, open_attempt, publish};
 use super::meeting::Meeting;
 use super::report::{PhaseSeconds, SaveReport};
 use super::{Checkpoint, CheckpointError, CommitState, ErrorKind, SaveError};
@@ -15,9 +15,10 @@ use bytes::Bytes;
 use reshard_collective::Collective;
 use reshard_device::with_sources;
 use reshard_shard::{ShardedStateDict, StateGroup};
-use reshard_storage::{Depth, StorageBackend};
+use reshard_storage::StorageBackend;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// The bytes of this rank's local buffers by key. Aliases need none.
@@ -126,7 +127,7 @@ pub(super) fn save(
     let (files, prepared) = match published {
         Ok(published) => published,
         Err(error) => {
-            give_up(checkpoint, &meeting, opening);
+            give_up(checkpoint, &meeting, opening, &error);
             return Err(before(error));
         }
     };
@@ -234,7 +235,8 @@ fn write_data(
         kinds.push(WriteSource::Object(name.clone()));
         slices.push(bytes);
     }
-    with_sources(slices, |handles| {
+    let (under_way, ended) = channel();
+    let written = with_sources(slices, |handles| {
         let job = ready.as_ref().map_err(Clone::clone).and_then(|(plan, staging, _)| {
             let directory = super::commit::iteration_path(request.iteration)
                 .and_then(|path| path.join(&attempt.directory()))
@@ -247,10 +249,16 @@ fn write_data(
                 sources,
                 staging: staging.clone(),
                 progress: Arc::clone(&checkpoint.options.progress),
+                under_way,
             }))?)
         });
         meeting.work(job)
-    })
+    });
+    if written.is_err() {
+        // What this rank still had under way is ending; rank 0 deletes the attempt only after that.
+        let _ = ended.recv_timeout(CLEAN_UP);
+    }
+    written
 }
 
 /// Gathers what the ranks wrote on rank 0, which proves it, writes the metadata and looks that everything is there.
@@ -305,27 +313,13 @@ async fn prove_and_describe(
     storage.put(&path(METADATA_FILE)?, bytes.clone().into()).await?;
 
     // One listing shows that every file is there and whole before anything points to it.
-    let listing = storage.list(Some(&directory), Depth::All).await?;
-    let found: BTreeMap<&str, u64> = listing
-        .objects
-        .iter()
-        .filter_map(|object| Some((object.path.strip_prefix(&directory)?, object.len)))
-        .collect();
     let wanted = metadata
         .layout
         .files
         .iter()
         .map(|file| (file.path.as_str(), file.length))
         .chain([(METADATA_FILE, bytes.len() as u64), (TRAINER_STATE_FILE, trainer_state.len() as u64)]);
-    for (file, length) in wanted {
-        let detail = match found.get(file) {
-            Some(&there) if there == length => continue,
-            Some(there) => format!("has {there} bytes instead of {length}"),
-            None => "is missing".to_owned(),
-        };
-        let attempt = opening.attempt.to_string();
-        return Err(CheckpointError::AttemptChanged { attempt, file: file.to_owned(), detail });
-    }
+    check_listing(storage, &directory, &opening.attempt, wanted).await?;
     let metadata_bytes = bytes.len() as u64;
     let checkpoint = CommittedCheckpoint::new(opening.attempt.clone(), &bytes, Default::default())?;
     Ok(Prepared { checkpoint, metadata_bytes })
@@ -382,9 +376,18 @@ fn hear(told: &[u8]) -> (CommitState, Option<(ErrorKind, String)>) {
     (state, Some((ErrorKind::from_code(*kind), String::from_utf8_lossy(text).into_owned())))
 }
 
-/// After a failure before the commit: rank 0, which will never publish the attempt, removes what it can. Other ranks
-/// may still be ending; what they leave is for gc.
-fn give_up(checkpoint: &Checkpoint, meeting: &Meeting<'_>, opening: Option<Opening>) {
+/// After a failure before the commit: rank 0, which will never publish the attempt, removes what it can, once the
+/// others say that nothing of theirs comes any more. What remains all the same is for gc.
+fn give_up(
+    checkpoint: &Checkpoint,
+    meeting: &Meeting<'_>,
+    opening: Option<Opening>,
+    error: &CheckpointError,
+) {
+    // Ranks that cannot meet any more are not waited for.
+    if !matches!(error, CheckpointError::Collective(_)) {
+        let _ = meeting.collective.barrier(meeting.deadline());
+    }
     let Some(opening) = opening.filter(|_| meeting.is_lead()) else { return };
     let storage = Arc::clone(&checkpoint.storage);
     let removed = Job::start(async move {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use reshard_storage::{Durable, Payload, StorageBackend, StoragePath, Upload, UploadShape};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use tokio::task::JoinSet;
 
 /// Everything that a write needs, owned.
@@ -23,6 +24,9 @@ pub struct WriteJob {
     pub staging: Staging,
     /// Told of every part that is done.
     pub progress: Arc<dyn Progress>,
+    /// Held by every request under way, also after the write was given up: once its receiver is disconnected, nothing
+    /// of this write comes to the store any more.
+    pub under_way: Sender<()>,
 }
 
 /// A data file that is complete and durable.
@@ -66,7 +70,12 @@ pub async fn write(job: WriteJob) -> Result<Vec<WrittenFile>, TransferError> {
     let mut written: Vec<(usize, WrittenFile)> = Vec::with_capacity(job.plan.files.len());
     for (index, file) in job.plan.files.iter().enumerate() {
         let sending = Sending::produce(&job, file, &meter).await?;
-        finishing.spawn(async move { Ok((index, sending.finish().await?)) });
+        let under_way = job.under_way.clone();
+        finishing.spawn(async move {
+            let done = sending.finish().await?;
+            drop(under_way);
+            Ok((index, done))
+        });
         while let Some(done) = finishing.try_join_next() {
             written.push(done.map_err(|_| TransferError::Lost)??);
         }
@@ -101,10 +110,12 @@ impl Sending {
         let mut stream = FileStream::new(file, &job.sources);
         if length <= slot_bytes.min(capabilities.max_put_len) {
             let payload = next_payload(job, &mut stream, length).await?;
-            let (storage, meter) = (Arc::clone(&job.storage), meter.clone());
+            let (storage, meter, under_way) =
+                (Arc::clone(&job.storage), meter.clone(), job.under_way.clone());
             let mut put = JoinSet::new();
             put.spawn(async move {
                 let durable = storage.put(&path, payload).await?;
+                drop(under_way);
                 meter.add(length);
                 Ok(durable)
             });
@@ -132,9 +143,10 @@ impl Sending {
                     }
                 }
             };
-            let (upload, meter) = (Arc::clone(&upload), meter.clone());
+            let (upload, meter, under_way) = (Arc::clone(&upload), meter.clone(), job.under_way.clone());
             parts.spawn(async move {
                 upload.put_part(index, payload).await?;
+                drop(under_way);
                 meter.add(bytes);
                 Ok(())
             });

@@ -65,6 +65,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A copy: a payload is often the caller's staging memory, which must go back to it.
+fn owned(payload: &Payload) -> Bytes {
+    payload.pieces().concat().into()
+}
+
 fn version(generation: u64) -> Version {
     Version::new(None, Some(generation.to_string()))
 }
@@ -117,7 +122,7 @@ impl StorageBackend for MemoryBackend {
     }
 
     async fn put(&self, path: &StoragePath, payload: Payload) -> Result<Durable> {
-        lock(&self.objects).write(path, payload.to_bytes());
+        lock(&self.objects).write(path, owned(&payload));
         Ok(Durable::assert(path.clone(), payload.len()))
     }
 
@@ -128,11 +133,7 @@ impl StorageBackend for MemoryBackend {
             Expect::Absent => current.is_none(),
             Expect::Version(expected) => current.as_ref() == Some(expected),
         };
-        Ok(if holds {
-            PutOutcome::Written(objects.write(path, payload.to_bytes()))
-        } else {
-            PutOutcome::Lost
-        })
+        Ok(if holds { PutOutcome::Written(objects.write(path, owned(&payload))) } else { PutOutcome::Lost })
     }
 
     async fn start_multipart(&self, path: &StoragePath, shape: UploadShape) -> Result<Upload> {
@@ -189,19 +190,18 @@ impl StorageBackend for MemoryBackend {
 struct MemoryUpload {
     store: MemoryBackend,
     path: StoragePath,
-    parts: Mutex<BTreeMap<u64, Payload>>,
+    parts: Mutex<BTreeMap<u64, Bytes>>,
 }
 
 #[async_trait]
 impl UploadSession for MemoryUpload {
     async fn put_part(&self, index: u64, _offset: u64, payload: Payload) -> Result<()> {
-        lock(&self.parts).insert(index, payload);
+        lock(&self.parts).insert(index, owned(&payload));
         Ok(())
     }
 
     async fn complete(&self) -> Result<Durable> {
-        let whole: Payload =
-            lock(&self.parts).values().flat_map(|part| part.pieces().iter().cloned()).collect();
+        let whole: Payload = lock(&self.parts).values().cloned().collect();
         self.store.put(&self.path, whole).await
     }
 

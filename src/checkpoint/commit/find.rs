@@ -49,3 +49,19 @@ pub(crate) async fn newest(
     }
     Ok(None)
 }
+
+/// The committed iterations that are newer than `iteration`, newest first.
+pub(crate) async fn committed_after(
+    storage: &dyn StorageBackend,
+    iteration: Iteration,
+) -> Result<Vec<(Iteration, CommittedCheckpoint)>, CheckpointError> {
+    let mut committed = Vec::new();
+    for newer in list_iterations(storage).await?.into_iter().take_while(|newer| *newer > iteration) {
+        if let Some(FoundCommit { commit: Commit::Committed(checkpoint), .. }) =
+            read_commit(storage, newer).await?
+        {
+            committed.push((newer, checkpoint));
+        }
+    }
+    Ok(committed)
+}

@@ -1,10 +1,16 @@
 //! Everything that writes or deletes a commit. No other module does.
 
 mod find;
+mod pin;
 mod publish;
+mod remove;
+mod whole;
 
-pub(crate) use find::{FoundCommit, list_iterations, newest, read_commit};
+pub(crate) use find::{FoundCommit, committed_after, list_iterations, newest, read_commit};
+pub(crate) use pin::set_pin;
 pub(crate) use publish::{Opening, delete_attempt, open_attempt, publish};
+pub(crate) use remove::{Removal, cannot_remove, remove};
+pub(crate) use whole::{check_listing, check_whole, named_attempt};
 
 use crate::format::{COMMIT_FILE, Iteration};
 use reshard_storage::{InvalidPath, StoragePath};

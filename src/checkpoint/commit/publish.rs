@@ -1,4 +1,4 @@
-use super::{commit_path, iteration_path, read_commit};
+use super::{cannot_remove, commit_path, iteration_path, read_commit};
 use crate::checkpoint::CheckpointError;
 use crate::format::{AttemptId, Commit, CommittedCheckpoint, Iteration};
 use crate::transfer::TransferError;
@@ -25,27 +25,36 @@ impl Opening {
 /// Draws an attempt and reads the state of commit.json that it starts from.
 ///
 /// # Errors
-/// [`CheckpointError::Exists`] for a live commit, unless `replace`; [`CheckpointError::Unsupported`] for a store without
-/// the conditional put that the commit will need.
+/// [`CheckpointError::Exists`] for a live commit, unless `replace`; [`CheckpointError::Pinned`] for a pinned one even then;
+/// [`CheckpointError::Unsupported`] for a store without the conditional put that the commit will need.
 pub(crate) async fn open_attempt(
     storage: &dyn StorageBackend,
     iteration: Iteration,
     replace: bool,
 ) -> Result<Opening, CheckpointError> {
-    let unsupported = |what| CheckpointError::Unsupported { store: storage.to_string(), what };
-    if !storage.capabilities().conditional_create {
-        return Err(unsupported("create an object only where none is, which a commit needs"));
+    let capabilities = storage.capabilities();
+    if !capabilities.conditional_create {
+        let what = "create an object only where none is, which a commit needs";
+        return Err(CheckpointError::Unsupported { store: storage.to_string(), what });
+    }
+    // A configured replacement is refused at once, not on the day when there is something to replace.
+    if replace && !capabilities.conditional_update {
+        return Err(cannot_remove(storage));
     }
     let expect = match read_commit(storage, iteration).await? {
         None => Expect::Absent,
         Some(found) => {
-            if !replace && matches!(found.commit, Commit::Committed(_)) {
-                return Err(CheckpointError::Exists { iteration: iteration.0 });
+            match &found.commit {
+                Commit::Committed(_) if !replace => {
+                    return Err(CheckpointError::Exists { iteration: iteration.0 });
+                }
+                Commit::Committed(checkpoint) if !checkpoint.pins().is_empty() => {
+                    return Err(CheckpointError::Pinned { iterations: vec![iteration.0] });
+                }
+                _ => {}
             }
-            if !storage.capabilities().conditional_update {
-                return Err(unsupported(
-                    "update an object on a condition, which saving over an iteration needs",
-                ));
+            if !capabilities.conditional_update {
+                return Err(cannot_remove(storage));
             }
             Expect::Version(found.version)
         }
