@@ -1,3 +1,4 @@
+use crate::foreign::{ForeignError, ForeignErrorKind};
 use crate::format::{Difference, FormatError};
 use crate::plan::{DeclarationFault, PlanError};
 use crate::transfer::TransferError;
@@ -65,6 +66,9 @@ pub enum CheckpointError {
     /// What lies on storage is not a checkpoint of this format, or a value cannot be written as one.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// Another tool's checkpoint that cannot be read.
+    #[error(transparent)]
+    Foreign(#[from] ForeignError),
     /// The ranks could not meet.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
@@ -96,10 +100,12 @@ pub enum CheckpointError {
         other_called: String,
     },
     /// There is no committed checkpoint.
-    #[error("{place} has no committed checkpoint; `reshard ls` shows what is there")]
+    #[error("{place} has no committed checkpoint: {hint}")]
     NoCheckpoint {
         /// The run, or one iteration of it.
         place: String,
+        /// What is there instead, or how to find out.
+        hint: String,
     },
     /// The iteration is committed already.
     #[error("iteration {iteration} is already committed; save another iteration, or ask to replace it")]
@@ -136,6 +142,16 @@ pub enum CheckpointError {
     AttemptChanged {
         /// The attempt.
         attempt: String,
+        /// The file.
+        file: String,
+        /// What differs.
+        detail: String,
+    },
+    /// The files of a checkpoint are not those that its metadata names.
+    #[error("{place}: `{file}` {detail}; copy the whole checkpoint, or load another")]
+    FilesChanged {
+        /// The directory.
+        place: String,
         /// The file.
         file: String,
         /// What differs.
@@ -184,7 +200,7 @@ pub enum CheckpointError {
     /// Wanted tensors that the checkpoint does not have, over all ranks.
     #[error("{} wanted tensor(s) are not in the checkpoint: {}; allow missing keys, or select fewer", .keys.len(), crate::plan::quoted(.keys))]
     Missing {
-        /// The keys that this rank misses.
+        /// The keys.
         keys: Vec<String>,
     },
     /// Saved tensors that no rank wants.
@@ -225,6 +241,7 @@ impl CheckpointError {
             Self::Transfer(error) => transfer_kind(error),
             Self::Storage(error) => storage_kind(error),
             Self::Format(error) => format_kind(error),
+            Self::Foreign(error) => foreign_kind(error),
             Self::Collective(CollectiveError::Mismatch { .. }) | Self::Declarations(_) => ErrorKind::Invalid,
             Self::Collective(_) => ErrorKind::Unavailable,
             Self::RankFailed { kind, .. } => *kind,
@@ -236,7 +253,7 @@ impl CheckpointError {
             | Self::Pinned { .. }
             | Self::RemovedWhileLoading { .. } => ErrorKind::Conflict,
             Self::Unknown { .. } => ErrorKind::Unavailable,
-            Self::AttemptChanged { .. } => ErrorKind::Corrupt,
+            Self::AttemptChanged { .. } | Self::FilesChanged { .. } => ErrorKind::Corrupt,
             Self::Missing { .. }
             | Self::Unexpected { .. }
             | Self::Architecture { .. }
@@ -276,7 +293,8 @@ fn plan_kind(error: &PlanError) -> ErrorKind {
         | PlanError::Shape { .. }
         | PlanError::Missing { .. }
         | PlanError::ObjectRanks { .. }
-        | PlanError::TieWinner { .. } => ErrorKind::Incompatible,
+        | PlanError::TieWinner { .. }
+        | PlanError::SavedTie { .. } => ErrorKind::Incompatible,
         PlanError::Coverage { .. } | PlanError::ChunkOutsideFile { .. } => ErrorKind::Corrupt,
         PlanError::Format(error) => format_kind(error),
         _ => ErrorKind::Invalid,
@@ -317,6 +335,17 @@ fn format_kind(error: &FormatError) -> ErrorKind {
         FormatErrorKind::Deleted => ErrorKind::NotFound,
         FormatErrorKind::Invalid => ErrorKind::Invalid,
         FormatErrorKind::Unavailable => ErrorKind::Unavailable,
+    }
+}
+
+fn foreign_kind(error: &ForeignError) -> ErrorKind {
+    match (error, error.kind()) {
+        (ForeignError::Storage(error), _) => storage_kind(error),
+        (_, ForeignErrorKind::NotFound) => ErrorKind::NotFound,
+        (_, ForeignErrorKind::Corrupt) => ErrorKind::Corrupt,
+        (_, ForeignErrorKind::Unsupported) => ErrorKind::Unsupported,
+        (_, ForeignErrorKind::Invalid) => ErrorKind::Invalid,
+        (_, ForeignErrorKind::Storage) => ErrorKind::Unavailable,
     }
 }
 
