@@ -50,6 +50,9 @@ impl ErrorKind {
     }
 }
 
+/// What the error of a place without a checkpoint says where nothing better is known.
+pub(in crate::checkpoint) const LOOK: &str = "`reshard ls` shows what is there";
+
 /// Why a save or load failed. Every rank gets an error when one rank does.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -107,6 +110,11 @@ pub enum CheckpointError {
         /// What is there instead, or how to find out.
         hint: String,
     },
+    /// A checkpoint of another tool that says nothing of the training loop.
+    #[error(
+        "the checkpoint has no state of the training loop to resume from; load its tensors with `Checkpoint::load` and begin at step 0"
+    )]
+    NoTrainerState,
     /// The iteration is committed already.
     #[error("iteration {iteration} is already committed; save another iteration, or ask to replace it")]
     Exists {
@@ -256,6 +264,7 @@ impl CheckpointError {
             Self::AttemptChanged { .. } | Self::FilesChanged { .. } => ErrorKind::Corrupt,
             Self::Missing { .. }
             | Self::Unexpected { .. }
+            | Self::NoTrainerState
             | Self::Architecture { .. }
             | Self::BatchMisaligned { .. } => ErrorKind::Incompatible,
             Self::ContentsUndefined { cause } => cause.kind(),

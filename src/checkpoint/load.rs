@@ -76,8 +76,8 @@ pub struct LoadRequest<'a> {
     pub check: Option<CheckState<'a>>,
 }
 
-/// A look at a saved state of the training loop, of the iteration given.
-pub type CheckState<'a> = &'a dyn Fn(Iteration, &TrainerState) -> Result<(), CheckpointError>;
+/// A look at a saved iteration and its state of the training loop; both are `None` where [`Loaded`]'s are.
+pub type CheckState<'a> = &'a dyn Fn(Option<Iteration>, Option<&TrainerState>) -> Result<(), CheckpointError>;
 
 impl<'a> LoadRequest<'a> {
     /// The newest checkpoint, all of it, verified, into new tensors.
@@ -155,7 +155,7 @@ pub(super) fn load(
     let located = locate(checkpoint, &meeting, request.iteration)?;
     let Located { origin, iteration, directory, layout, trainer_state } = located;
     let layout = Arc::new(layout);
-    let checked = request.check.map_or(Ok(()), |check| check(located.iteration, &trainer_state));
+    let checked = request.check.map_or(Ok(()), |check| check(iteration, trainer_state.as_ref()));
     let planned = checked.and_then(|()| plan(checkpoint, collective, &mut request, &layout));
     let (missing, unexpected) = judge(&meeting, &request, &layout, planned.as_ref().ok())?;
     let planned = planned.and_then(|planned| {

@@ -1,5 +1,6 @@
 use super::CheckpointError;
 use super::commit::{FoundCommit, iteration_path, newest, read_commit};
+use super::error::LOOK;
 use crate::foreign::{Directory, ForeignError, Opened, detect};
 use crate::format::{
     Commit, CommittedCheckpoint, Iteration, METADATA_FILE, Metadata, SavedLayout, TRAINER_STATE_FILE,
@@ -11,8 +12,6 @@ use reshard_storage::{StorageBackend, StoragePath};
 
 /// Longest trainer_state.json that is read.
 const MAX_TRAINER_STATE_BYTES: u64 = 256 << 20;
-/// What the error of a place without a checkpoint says where nothing better is known.
-const LOOK: &str = "`reshard ls` shows what is there";
 
 /// Whose checkpoint it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
