@@ -1,17 +1,21 @@
 //! InfiniTrain's checkpoints, resumed in place on other topologies.
 
 use crate::harness::{Mode, errors, handle, load, memory, on_ranks};
-use reshard::checkpoint::{CommitMode, ErrorKind, LoadRequest, Loaded, Verification};
-use reshard::collective::Collective;
+use reshard::checkpoint::{
+    CheckpointError, CommitMode, ErrorKind, LoadRequest, Loaded, SaveRequest, Verification,
+};
+use reshard::collective::{Collective, Single};
 use reshard::format::Iteration;
 use reshard::plan::ObjectChoice;
 use reshard::shard::{
     DType, INFINITRAIN_ORDER, ModelConfig, Naming, ParallelSizes, Preset, ShardedStateDict, Topology,
 };
 use reshard::storage::{Meter, Metered, OpenOptions, Operation, StorageBackend, StoragePath, open};
+use reshard::training::{ResumeRequest, Retention, TrainingRun};
 use reshard_oracle::first_difference;
 use reshard_oracle::infinitrain::{self as oracle, Run};
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 const RUN: Run = Run { tp: 2, pp: 2, dp: 2, legacy_names: false, reversed: false, tied: false };
@@ -167,6 +171,57 @@ fn rank_0_alone_reads_the_small_files() {
     assert_eq!(small, expected.map(|name| (name.to_owned(), 1)).into());
     let report = &loaded[0].report;
     assert_eq!((report.total.requests, report.total.bytes_fetched), (data, report.total.bytes_needed));
+}
+
+fn training(storage: &Arc<dyn StorageBackend>, n_head: u64) -> TrainingRun {
+    let known = |value: u64| Some(value);
+    let model = reshard::format::ModelConfig {
+        n_layer: known(oracle::LAYERS),
+        n_head: known(n_head),
+        n_kv_head: known(oracle::KEYS),
+        n_embd: known(oracle::WIDTH),
+        original_vocab_size: known(oracle::WORDS),
+        padded_vocab_size: known(32),
+        ..Default::default()
+    };
+    let one = NonZeroU32::MIN;
+    let sizes = reshard::format::ParallelSizes { tp: one, pp: one, dp: one, sp: one, vpp: one };
+    TrainingRun::new(handle(storage), model, sizes, Retention::All).unwrap()
+}
+
+/// A run goes on with this library: its next iterations lie beside InfiniTrain's, and are resumed from then on.
+#[test]
+fn a_run_goes_on_here() {
+    let storage = memory();
+    put(&storage, RUN);
+    let dict = dicts(Run { tp: 1, pp: 1, dp: 1, ..RUN }).pop().unwrap();
+    let mut run = training(&storage, oracle::QUERIES);
+    let resumed = run.resume_from_checkpoint(&Single, ResumeRequest::new(&dict)).unwrap().unwrap();
+    assert_eq!((resumed.iteration, resumed.state.global_step), (Iteration(42), 42));
+    assert_eq!((resumed.saved_sizes.tp.get(), resumed.state.ran_with.tp.get()), (2, 1));
+    assert_eq!(resumed.batches_to_skip(8).unwrap(), 625);
+    let mut state = resumed.state;
+    state.global_step = 43;
+    let data = resumed.tensors.iter().map(|(key, buffer)| (key.as_str(), buffer.as_ref())).collect();
+    run.save_checkpoint(&Single, SaveRequest::new(Iteration(43), &dict, data, &state)).unwrap();
+    let again = run.resume_from_checkpoint(&Single, ResumeRequest::new(&dict)).unwrap().unwrap();
+    assert_eq!((again.iteration, again.report.verification), (Iteration(43), Verification::Verified));
+    assert_eq!(again.state.lr_scheduler["last_step"], 42);
+    for (key, buffer) in &again.tensors {
+        assert_eq!(buffer.as_ref(), resumed.tensors[key].as_ref(), "{key}");
+    }
+}
+
+#[test]
+fn another_architecture_is_refused_with_both_values() {
+    let storage = memory();
+    put(&storage, RUN);
+    let dict = dicts(Run { tp: 1, pp: 1, dp: 1, ..RUN }).pop().unwrap();
+    let error =
+        training(&storage, 16).resume_from_checkpoint(&Single, ResumeRequest::new(&dict)).unwrap_err();
+    assert!(matches!(error, CheckpointError::Architecture { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("n_head") && text.contains('8') && text.contains("16"), "{text}");
 }
 
 /// At PP = 1 a tied run stores both names, and the moments of one.

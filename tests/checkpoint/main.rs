@@ -7,6 +7,7 @@ mod corruption;
 mod exact_ranges;
 #[path = "../foreign_huggingface/fetch.rs"]
 mod fetch;
+mod field_faults;
 mod harness;
 mod infinitrain;
 mod padding;

@@ -9,6 +9,7 @@ use reshard::collective::{Collective, Single};
 use reshard::format::Iteration;
 use reshard::shard::{DType, ParallelSizes, Rules, ShardedStateDict, UnshardedTensor};
 use reshard::storage::{OpenOptions, open};
+use reshard::training::{ResumeRequest, Retention, TrainingRun};
 use reshard_oracle::{cut, first_difference};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
@@ -139,4 +140,16 @@ fn what_no_rank_wants_of_a_file_is_unexpected_there_too() {
         assert!(error.contains("`pooler.dense.bias`, `pooler.dense.weight`"), "{error}");
     }
     check(&tensors, &dicts, load(&storage, &dicts, |request| request.allow_unexpected = true));
+}
+
+#[test]
+fn a_training_run_does_not_resume_from_files_without_its_state() {
+    let storage = open(model().to_str().unwrap(), &OpenOptions::new()).unwrap();
+    let checkpoint = Checkpoint::new(storage, Options::default());
+    let one = std::num::NonZeroU32::MIN;
+    let sizes = reshard::format::ParallelSizes { tp: one, pp: one, dp: one, sp: one, vpp: one };
+    let mut run = TrainingRun::new(checkpoint, Default::default(), sizes, Retention::All).unwrap();
+    let dict = dicts(&published(), 1, RULES).pop().unwrap();
+    let error = run.resume_from_checkpoint(&Single, ResumeRequest::new(&dict)).unwrap_err();
+    assert!(matches!(error, CheckpointError::NoTrainerState), "{error}");
 }
