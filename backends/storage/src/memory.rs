@@ -102,6 +102,7 @@ impl StorageBackend for MemoryBackend {
                 StorageError::Corrupt { at: here(), detail: format!("the object has {} bytes", bytes.len()) }
             })?;
             target.copy_from_slice(source);
+            slot.filled(0..source.len());
             Ok(())
         })();
         (slot, result)
