@@ -1,0 +1,7 @@
+//! The built `reshard` command against checkpoints that the library saved.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod command;
+mod looking;
+mod run;
