@@ -11,6 +11,7 @@ mod open;
 mod report;
 mod save;
 mod survey;
+mod verify;
 
 pub(crate) use error::numbers;
 pub use error::{CheckpointError, CommitState, ErrorKind, SaveError};
@@ -24,3 +25,4 @@ pub(crate) use report::human_bytes;
 pub use report::{LoadFigures, LoadReport, PhaseSeconds, SaveReport, Verification};
 pub use save::{SaveData, SaveRequest};
 pub use survey::{Contents, IterationEntry, IterationState, ObjectRole, StoredObject};
+pub use verify::{Held, VerifyFault, VerifyFaultKind, VerifyReport};

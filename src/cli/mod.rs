@@ -6,11 +6,17 @@
 
 mod answer;
 mod exit;
+mod explain;
 mod inspect;
 mod ls;
 mod place;
+mod plan;
+mod progress;
 
+mod selection;
+mod target;
 mod text;
+mod verify;
 
 use answer::print;
 use clap::{Args, Parser, Subcommand};
@@ -51,6 +57,9 @@ struct Global {
 enum Verb {
     Ls(ls::Ls),
     Inspect(inspect::Inspect),
+    Plan(plan::Plan),
+    Explain(explain::Explain),
+    Verify(verify::Verify),
 }
 
 /// Runs the command with these arguments, the program's name first.
@@ -66,6 +75,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let answer = match verb {
         Verb::Ls(verb) => verb.run(&global),
         Verb::Inspect(verb) => verb.run(&global),
+        Verb::Plan(verb) => verb.run(&global),
+        Verb::Explain(verb) => verb.run(&global),
+        Verb::Verify(verb) => verb.run(&global),
     };
     match answer.and_then(|answer| print(&answer, global.json).map(|()| answer.exit)) {
         Ok(exit) => exit.into(),

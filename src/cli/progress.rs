@@ -14,6 +14,18 @@ impl Bar {
         Self::new(global, what, STYLE)
     }
 
+    /// Of so many ranks.
+    pub(super) fn of_ranks(global: &Global, ranks: u64) -> Self {
+        let bar = Self::new(global, "planning", "{msg} [{bar:30}] {pos}/{len} ranks {eta}");
+        bar.0.set_length(ranks);
+        bar
+    }
+
+    /// One more is done.
+    pub(super) fn step(&self) {
+        self.0.inc(1);
+    }
+
     fn new(global: &Global, what: &'static str, style: &str) -> Self {
         // indicatif itself draws nothing where standard error is no terminal.
         let shown = !global.json && !global.quiet;

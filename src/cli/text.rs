@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Rows under headings. A column whose cells all begin with a digit stands at the right.
+/// Rows under headings. A column whose cells all are numbers (or `-` for none) stands at the right.
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -24,7 +24,8 @@ impl Table {
         let shapes: Vec<(usize, bool)> = (0..columns)
             .map(|column| {
                 let width = cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
-                let right = cells(column).skip(1).all(|cell| cell.starts_with(|c: char| c.is_ascii_digit()));
+                let is_number = |cell: &String| cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit());
+                let right = cells(column).skip(1).all(is_number);
                 (width, right)
             })
             .collect();

@@ -3,5 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod command;
+mod explaining;
 mod looking;
+mod planning;
 mod run;
+mod verifying;

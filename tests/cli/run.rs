@@ -2,10 +2,12 @@
 
 use reshard::checkpoint::{Checkpoint, LoadReport, LoadRequest, Options, SaveRequest};
 use reshard::collective::{Collective, Single, ThreadRank, Threads};
-use reshard::format::{Iteration, ModelConfig as StatedModel, ParallelSizes as RanWith, TrainerState};
+use reshard::format::{
+    Commit, Iteration, ModelConfig as StatedModel, ParallelSizes as RanWith, TrainerState,
+};
 use reshard::plan::{LoadRules, ObjectChoice};
 use reshard::shard::{
-    BoundRules, DType, ModelConfig, Naming, ParallelSizes, Preset, ShardedStateDict, Topology,
+    BoundRules, DType, ModelConfig, Naming, ParallelSizes, Preset, Rule, Rules, ShardedStateDict, Topology,
 };
 use reshard::storage::OpenOptions;
 use reshard_oracle::{cut, full_tensor};
@@ -77,6 +79,11 @@ fn on_ranks<T: Send>(ranks: u64, work: impl Fn(ThreadRank) -> T + Sync) -> Vec<T
     })
 }
 
+/// The bytes of a whole tensor. The output head is tied to the embedding, also where each has a stage of its own.
+pub fn content(key: &str, dtype: DType, global_shape: &[u64]) -> Vec<u8> {
+    full_tensor(&key.replace("lm_head.weight", "transformer.wte.weight"), dtype, global_shape)
+}
+
 impl Run {
     /// With these iterations, each saved by eight ranks.
     pub fn with(iterations: &[u64]) -> Self {
@@ -104,7 +111,7 @@ impl Run {
             let dict = bound.rank(number as u64).unwrap();
             let buffers: BTreeMap<&str, Vec<u8>> = dict
                 .iter()
-                .map(|(key, shard)| (key, cut(&full_tensor(key, shard.dtype(), shard.global_shape()), shard)))
+                .map(|(key, shard)| (key, cut(&content(key, shard.dtype(), shard.global_shape()), shard)))
                 .collect();
             let data = buffers.iter().map(|(&key, bytes)| (key, bytes.as_slice())).collect();
             let state = trainer_state(iteration);
@@ -113,6 +120,17 @@ impl Run {
             request.objects.insert("rng".to_owned(), &object);
             self.checkpoint().save(&rank, request).unwrap();
         });
+    }
+
+    /// Saves tensors of names that no preset knows from one rank.
+    pub fn save_others(&self, iteration: u64, tensors: &[(&str, DType, &[u64])]) {
+        let rules = Rules { rules: vec![Rule::replicated(["*"])], ..Rules::default() };
+        let dict = rules.apply(tensors.iter().copied(), &Topology::sole(), 0).unwrap();
+        let contents: Vec<_> =
+            tensors.iter().map(|&(key, dtype, shape)| (key, content(key, dtype, shape))).collect();
+        let data = contents.iter().map(|(key, bytes)| (*key, bytes.as_slice())).collect();
+        let state = TrainerState { model: StatedModel::default(), ..trainer_state(iteration) };
+        self.checkpoint().save(&Single, SaveRequest::new(Iteration(iteration), &dict, data, &state)).unwrap();
     }
 
     /// What each rank of a real load reports.
@@ -135,11 +153,11 @@ impl Run {
         self.directory.path().join(Iteration(iteration).to_string())
     }
 
-    /// The directory of an iteration's only attempt.
+    /// The directory of an iteration's committed attempt.
     pub fn attempt(&self, iteration: u64) -> PathBuf {
-        let mut children =
-            std::fs::read_dir(self.iteration(iteration)).unwrap().map(|entry| entry.unwrap().path());
-        children.find(|path| path.is_dir()).unwrap()
+        let commit = std::fs::read(self.iteration(iteration).join("commit.json")).unwrap();
+        let commit = Commit::parse("commit.json", &commit).unwrap().committed("the run").unwrap();
+        self.iteration(iteration).join(commit.attempt().directory())
     }
 
     /// A path as reports name it: relative to the run.
