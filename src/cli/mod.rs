@@ -5,6 +5,7 @@
 //! goes to standard output; progress and errors go to standard error.
 
 mod answer;
+mod doctor;
 mod exit;
 mod explain;
 mod inspect;
@@ -28,7 +29,13 @@ use std::process::ExitCode;
 /// These verbs look at checkpoints; none of them changes one. A URI is a path, file:///path, s3://bucket/prefix,
 /// gs://bucket/prefix or az://container/prefix, and names a run or one iteration of it (RUN/iter_0000100).
 #[derive(Parser)]
-#[command(name = "reshard", version, arg_required_else_help = true, after_long_help = exit::HELP)]
+#[command(
+    name = "reshard",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_long_help = exit::HELP
+)]
 struct Command {
     #[command(subcommand)]
     verb: Verb,
@@ -38,6 +45,7 @@ struct Command {
 
 /// What every verb takes.
 #[derive(Args)]
+#[command(next_help_heading = "Store and output")]
 struct Global {
     /// Print one JSON value (docs/cli.md lists its fields) and nothing else
     #[arg(long, global = true)]
@@ -60,6 +68,7 @@ enum Verb {
     Plan(plan::Plan),
     Explain(explain::Explain),
     Verify(verify::Verify),
+    Doctor(doctor::Doctor),
 }
 
 /// Runs the command with these arguments, the program's name first.
@@ -78,6 +87,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Plan(verb) => verb.run(&global),
         Verb::Explain(verb) => verb.run(&global),
         Verb::Verify(verb) => verb.run(&global),
+        Verb::Doctor(verb) => verb.run(&global),
     };
     match answer.and_then(|answer| print(&answer, global.json).map(|()| answer.exit)) {
         Ok(exit) => exit.into(),

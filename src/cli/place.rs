@@ -40,6 +40,11 @@ impl Place {
         }
     }
 
+    /// The URI of the run.
+    pub(super) fn run(&self) -> &str {
+        &self.run
+    }
+
     pub(super) fn open(&self, global: &Global) -> Result<Checkpoint, Failure> {
         self.open_with(global, Arc::new(NoProgress))
     }

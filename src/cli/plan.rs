@@ -125,7 +125,9 @@ impl Plan {
             ranks,
             total,
         };
-        let text = answer.text();
+        let sizes: Vec<String> = axes(topology).map(|(axis, size)| format!("{axis}={size}")).collect();
+        let (count, vpp) = (count(answer.world_size, "rank"), answer.vpp);
+        let text = answer.text(format!("{count} ({} vpp={vpp})", sizes.join(" ")));
         Answer::new(Exit::Ok, &answer, text)
     }
 
@@ -223,8 +225,7 @@ impl Cost {
 }
 
 impl PlanAnswer {
-    fn text(&self) -> String {
-        let axes: Vec<String> = self.topology.iter().map(|(axis, size)| format!("{axis}={size}")).collect();
+    fn text(&self, topology: String) -> String {
         let mut table = Table::new([
             "rank",
             "coordinates",
@@ -244,7 +245,7 @@ impl PlanAnswer {
         table.row(self.total.cells("all".to_owned(), String::new()));
         let head = fields([
             ("iteration", self.iteration.to_string()),
-            ("topology", format!("{} ({} vpp={})", count(self.world_size, "rank"), axes.join(" "), self.vpp)),
+            ("topology", topology),
             ("rules", self.rules.clone()),
             ("checksums", if self.verify { "compared" } else { "not compared" }.to_owned()),
         ]);

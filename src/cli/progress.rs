@@ -21,6 +21,17 @@ impl Bar {
         bar
     }
 
+    /// Of steps that have names.
+    pub(super) fn of_steps(global: &Global) -> Self {
+        Self::new(global, "", "{spinner} {msg}")
+    }
+
+    /// Another step begins.
+    pub(super) fn say(&self, step: &'static str) {
+        self.0.set_message(step);
+        self.0.tick();
+    }
+
     /// One more is done.
     pub(super) fn step(&self) {
         self.0.inc(1);

@@ -7,6 +7,7 @@ use reshard_shard::StateGroup;
 
 /// What is loaded, and how.
 #[derive(Args)]
+#[command(next_help_heading = "Load")]
 pub(super) struct Selection {
     /// `model`, `optimizer`, or a glob of keys; repeat it for more globs
     #[arg(long, value_name = "WHAT")]

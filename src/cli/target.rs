@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 /// The topology to load onto.
 #[derive(Args)]
+#[command(next_help_heading = "New topology")]
 pub(super) struct Target {
     /// Tensor parallel ranks
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod command;
+mod diagnosing;
 mod explaining;
+mod form;
 mod looking;
 mod planning;
 mod run;

@@ -5,7 +5,7 @@ use super::super::exit::{Exit, Failure};
 use super::super::ls::saved_with;
 use super::super::text::{Table, count, fields};
 use crate::checkpoint::{Inspection, human_bytes};
-use crate::format::{BlockLayout, ModelConfig, ParallelSizes, SavedFile, SavedLayout};
+use crate::format::{AttemptId, BlockLayout, ModelConfig, ParallelSizes, SavedFile, SavedLayout};
 use reshard_shard::{StateGroup, volume_of};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 struct Summary<'a> {
     uri: String,
     iteration: u64,
-    attempt: &'a str,
+    attempt: Option<String>,
     world_size: Option<u32>,
     saved_with: ParallelSizes,
     global_step: u64,
@@ -64,7 +64,7 @@ impl<'a> Summary<'a> {
         let mut summary = Self {
             uri,
             iteration: iteration.0,
-            attempt: directory.rsplit('/').next().unwrap_or(directory),
+            attempt: attempt_of(directory),
             world_size: inspection.world_size(),
             saved_with: trainer_state.ran_with,
             global_step: trainer_state.global_step,
@@ -104,7 +104,7 @@ impl<'a> Summary<'a> {
         let mut rows = vec![
             ("uri", self.uri.clone()),
             ("iteration", self.iteration.to_string()),
-            ("attempt", self.attempt.to_owned()),
+            ("attempt", self.attempt.clone().unwrap_or_else(|| "-".to_owned())),
             ("saved with", saved_with(&self.saved_with, self.world_size)),
             ("global step", self.global_step.to_string()),
             ("samples", self.consumed_train_samples.to_string()),
@@ -152,6 +152,12 @@ fn files(layout: &SavedLayout) -> Vec<FileRow<'_>> {
         });
     }
     rows
+}
+
+/// The attempt whose directory it is.
+fn attempt_of(directory: &str) -> Option<String> {
+    let name = directory.rsplit('/').next()?;
+    Some(AttemptId::from_directory(name).ok()?.to_string())
 }
 
 /// The name of a group in answers.
