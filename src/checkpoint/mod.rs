@@ -15,9 +15,9 @@ mod verify;
 
 pub(crate) use error::numbers;
 pub use error::{CheckpointError, CommitState, ErrorKind, SaveError};
+pub use inspect::Inspection;
 pub use load::{CheckState, CommitMode, LoadBuffers, LoadRequest, Loaded};
 pub(crate) use meeting::Meeting;
-pub use inspect::Inspection;
 pub use meeting::MeetingRules;
 pub use open::{Checkpoint, Options};
 #[cfg(feature = "cli")]
