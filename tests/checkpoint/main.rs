@@ -2,5 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod contract;
+mod corruption;
+mod exact_ranges;
+#[path = "../foreign_huggingface/fetch.rs"]
+mod fetch;
 mod harness;
+mod infinitrain;
+mod padding;
+mod real_model;
 mod round_trip;
+mod select;
+mod tied;
