@@ -26,7 +26,7 @@ fn main() {
             words.iter().filter(|word| !word.starts_with("--") && word.parse::<u32>().is_err()).collect();
         named.is_empty() || named.iter().any(|word| *word == name)
     };
-    println!("{:34} {:>9} {:>9} {:>7}  {}", "", "reshard s", "plain s", "ratio", "of the load");
+    println!("{:34} {:>9} {:>9} {:>7}", "", "reshard s", "plain s", "ratio");
     if wanted("shaped") || wanted("unshaped") {
         in_process(runs, wanted("shaped"), wanted("unshaped"));
     }

@@ -13,8 +13,9 @@ pub const ITERATION: Iteration = Iteration(100);
 pub fn shardings(tp: u64) -> BoundRules {
     let config = ModelConfig {
         n_layer: 24,
-        n_head: 12,
-        n_kv_head: 12,
+        n_head: 24,
+        n_kv_head: 24,
+        head_dim: 32,
         mask_buffer: false,
         tied: false,
         ..ModelConfig::GPT2_124M

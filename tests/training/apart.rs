@@ -67,7 +67,7 @@ fn a_wanted_tensor_that_is_not_there_on_one_rank() {
         let mut run = run(&storage, &rank, Retention::All);
         let mut target = dict(rank.rank(), 2);
         if rank.rank() == 1 {
-            let builder = ShardedTensor::builder(DType::F32, &[4]).regions(Region::whole(&[4]).unwrap());
+            let builder = ShardedTensor::builder(DType::F32, [4]).regions(Region::whole(&[4]).unwrap());
             target.insert("extra", builder.build("extra").unwrap()).unwrap();
         }
         let error = run.resume_from_checkpoint(&rank, ResumeRequest::new(&target)).unwrap_err();
@@ -98,7 +98,7 @@ fn one_rank_is_interrupted() {
     let interrupt = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupt);
     // In the middle of the save: at the first byte that is written.
-    let storage = Hooked::new(&inner, move |operation, _| {
+    let storage = Hooked::before(&inner, move |operation, _| {
         flag.fetch_or(operation == Operation::Put, Ordering::SeqCst);
         Box::pin(async {})
     });

@@ -174,7 +174,7 @@ fn a_pinned_iteration_is_neither_discarded_nor_replaced() {
 fn vanishing(storage: &Store, times: u64) -> (Store, Arc<AtomicU64>) {
     let (inner, vanished) = (Arc::clone(storage), Arc::new(AtomicU64::new(0)));
     let count = Arc::clone(&vanished);
-    let hooked = Hooked::new(storage, move |operation, path| {
+    let hooked = Hooked::before(storage, move |operation, path| {
         let iteration = StoragePath::parse(path.segments().next().unwrap()).unwrap();
         let first = operation == Operation::Read && count.load(Ordering::SeqCst) < times;
         let (inner, count) = (Arc::clone(&inner), Arc::clone(&count));
@@ -233,7 +233,7 @@ fn another_model_is_refused_with_both_values_before_any_data_is_read() {
     saved(&storage, &[5]);
     let reads = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&reads);
-    let watched = Hooked::new(&storage, move |operation, _| {
+    let watched = Hooked::before(&storage, move |operation, _| {
         count.fetch_add(u64::from(operation == Operation::Read), Ordering::SeqCst);
         Box::pin(async {})
     });

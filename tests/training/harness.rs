@@ -65,12 +65,12 @@ pub fn dict(rank: usize, ranks: usize) -> ShardedStateDict {
     let mut dict = ShardedStateDict::new();
     let (start, end) = (ROWS * rank / ranks, ROWS * (rank + 1) / ranks);
     for (key, group) in [("h.0.w", StateGroup::Model), ("adam.m.h.0.w", StateGroup::Optimizer)] {
-        let region = Region::new([start, 0], &[end - start, 16]).unwrap();
-        let tensor = ShardedTensor::builder(DType::F32, &[ROWS, 16]).split(Split::axis(0)).group(group);
+        let region = Region::new([start, 0], [end - start, 16]).unwrap();
+        let tensor = ShardedTensor::builder(DType::F32, [ROWS, 16]).split(Split::axis(0)).group(group);
         dict.insert(key, tensor.regions([region]).build(key).unwrap()).unwrap();
     }
     let holders: Vec<u64> = (0..ranks).collect();
-    let norm = ShardedTensor::builder(DType::BF16, &[96]).replica(Replica::among(rank, &holders).unwrap());
+    let norm = ShardedTensor::builder(DType::BF16, [96]).replica(Replica::among(rank, &holders).unwrap());
     dict.insert("norm", norm.regions(Region::whole(&[96]).unwrap()).build("norm").unwrap()).unwrap();
     dict
 }

@@ -13,16 +13,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 type Step = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Before = dyn Fn(Operation, &StoragePath) -> Step + Send + Sync;
 
 pub struct Hooked {
     inner: Arc<dyn StorageBackend>,
     capabilities: Capabilities,
-    before: Box<dyn Fn(Operation, &StoragePath) -> Step + Send + Sync>,
+    before: Box<Before>,
 }
 
 impl Hooked {
-    /// Does `before` ahead of every read and put.
-    pub fn new(
+    /// A store that does `before` ahead of every read and put.
+    pub fn before(
         inner: &Arc<dyn StorageBackend>,
         before: impl Fn(Operation, &StoragePath) -> Step + Send + Sync + 'static,
     ) -> Arc<dyn StorageBackend> {

@@ -221,7 +221,7 @@ fn a_pin_that_comes_between_wins() {
     let inner = memory();
     saved(&inner, &[1]);
     let store = Arc::clone(&inner);
-    let hooked = Hooked::new(&inner, move |operation, path| {
+    let hooked = Hooked::before(&inner, move |operation, path| {
         let marking = operation == Operation::PutIf && path.as_str() == "iter_0000001/commit.json";
         let (inner, path) = (Arc::clone(&store), path.clone());
         Box::pin(async move {
@@ -250,7 +250,7 @@ fn nothing_is_pruned_behind_a_checkpoint_that_is_not_whole() {
     saved(&inner, &[1, 2]);
     // Once the new checkpoint is committed, one of its files is lost.
     let store = Arc::clone(&inner);
-    let hooked = Hooked::new(&inner, move |operation, path| {
+    let hooked = Hooked::before(&inner, move |operation, path| {
         let committing = operation == Operation::PutIf && path.as_str() == "iter_0000003/commit.json";
         let inner = Arc::clone(&store);
         Box::pin(async move {

@@ -63,7 +63,7 @@ fn of_two_jobs_at_once_one_wins() {
 /// A store for a job whose commit comes only after the other job is done.
 fn late(storage: &Store) -> (Store, watch::Sender<bool>) {
     let (done, is_done) = watch::channel(false);
-    let hooked = Hooked::new(storage, move |operation, _| {
+    let hooked = Hooked::before(storage, move |operation, _| {
         let mut is_done = is_done.clone();
         Box::pin(async move {
             if operation == Operation::PutIf {
@@ -85,7 +85,7 @@ fn a_commit_that_comes_late_is_lost_on_all_ranks() {
         // The slow job opens its attempt before the fast one commits.
         let opened = Arc::new(Barrier::new(2));
         let meet = Arc::clone(&opened);
-        let slow = Hooked::new(&slow, move |operation, path| {
+        let slow = Hooked::before(&slow, move |operation, path| {
             let first = operation == Operation::Put && path.name().starts_with("model-00000");
             let meet = Arc::clone(&meet);
             Box::pin(async move {

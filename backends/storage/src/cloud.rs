@@ -127,21 +127,25 @@ impl CloudBackend {
         }
     }
 
-    /// Streams a range into `target`; nothing but the pieces as they come from the socket lies in between.
+    /// Streams a range into the first `len` bytes of `slot`; nothing but the pieces as they come from the socket lies in
+    /// between.
     async fn fill(
         &self,
         location: &Path,
         range: Range<u64>,
-        target: &mut [u8],
+        slot: &mut Slot,
+        len: usize,
     ) -> object_store::Result<usize> {
         let options = GetOptions { range: Some(range.into()), ..GetOptions::default() };
         let mut stream = self.client.objects.get_opts(location, options).await?.into_stream();
         let mut filled = 0;
         while let Some(piece) = stream.try_next().await? {
-            let room = target.get_mut(filled..).unwrap_or_default();
             // A body longer than the range is counted, so that it is reported, but not kept.
-            let len = piece.len().min(room.len());
-            room[..len].copy_from_slice(&piece[..len]);
+            let kept = piece.len().min(len.saturating_sub(filled));
+            if let Some(room) = slot.bytes_mut().get_mut(filled..filled + kept) {
+                room.copy_from_slice(&piece[..kept]);
+                slot.filled(filled..filled + kept);
+            }
             filled += piece.len();
         }
         Ok(filled)
@@ -165,14 +169,13 @@ impl StorageBackend for CloudBackend {
     async fn read(&self, path: &StoragePath, range: Range<u64>, mut slot: Slot) -> (Slot, Result<()>) {
         let here = at(self, Operation::Read, path).range(range.clone());
         let result = async {
-            let target = slot::target(&mut slot, &range, || here.clone())?;
-            if target.is_empty() {
+            let len = slot::target(&mut slot, &range, || here.clone())?.len();
+            if len == 0 {
                 return Ok(());
             }
             let location = self.location(&here, path)?;
-            let len = target.len();
             // Dropping the request ends it: everything that writes into the slot runs inside this future.
-            let filled = self.timed(&here, len as u64, self.fill(&location, range.clone(), target)).await?;
+            let filled = self.timed(&here, len as u64, self.fill(&location, range.clone(), &mut slot, len)).await?;
             if filled != len {
                 let detail = format!("{filled} bytes came instead of {len}");
                 return Err(StorageError::Corrupt { at: here.clone(), detail });

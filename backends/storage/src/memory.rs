@@ -102,6 +102,7 @@ impl StorageBackend for MemoryBackend {
                 StorageError::Corrupt { at: here(), detail: format!("the object has {} bytes", bytes.len()) }
             })?;
             target.copy_from_slice(source);
+            slot.filled(0..source.len());
             Ok(())
         })();
         (slot, result)
@@ -220,5 +221,36 @@ impl Display for MemoryBackend {
 impl fmt::Debug for MemoryBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MemoryBackend({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory that a caller lends for a request.
+    struct Lent(Arc<[u8]>);
+
+    impl AsRef<[u8]> for Lent {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    /// A store that keeps it would starve an upload of more parts than there are staging slots.
+    #[tokio::test]
+    async fn a_payload_is_given_back_when_the_request_has_ended() {
+        let store = MemoryBackend::anonymous();
+        let path = StoragePath::parse("object").unwrap();
+        let lent: Arc<[u8]> = Arc::from(*b"staging");
+        let payload = || Payload::from(Bytes::from_owner(Lent(Arc::clone(&lent))));
+        store.put(&path, payload()).await.unwrap();
+        store.put_if(&StoragePath::parse("new").unwrap(), payload(), &Expect::Absent).await.unwrap();
+        let upload = store.start_multipart(&path, UploadShape::new(14, 7)).await.unwrap();
+        upload.put_part(0, payload()).await.unwrap();
+        upload.put_part(1, payload()).await.unwrap();
+        assert_eq!(Arc::strong_count(&lent), 1);
+        upload.complete().await.unwrap();
+        assert_eq!(store.read_all(&path, 100).await.unwrap().0, b"stagingstaging"[..]);
     }
 }

@@ -15,6 +15,14 @@ pub trait ReadBuffer: Any + Send {
 
     /// The same memory to look at.
     fn bytes(&self) -> &[u8];
+
+    /// Told by the read, on the thread that filled them, which bytes have just come: pieces in order from the first
+    /// byte of the slot on. Their owner can work on them while they are in the processor's cache and the next ones are
+    /// on their way. A read that is repeated begins again at the first byte; a store need not tell at all, so what
+    /// counts is the end of the read. Must be quick.
+    fn filled(&mut self, piece: Range<usize>) {
+        let _ = piece;
+    }
 }
 
 impl ReadBuffer for Vec<u8> {

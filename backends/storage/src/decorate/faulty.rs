@@ -2,11 +2,12 @@
 
 use crate::{
     At, Capabilities, Deletion, Depth, Durable, Expect, ObjectInfo, Operation, Outage, Page, PageToken,
-    Payload, PutOutcome, Result, Slot, StorageBackend, StorageError, StoragePath, Upload, UploadSession,
+    Payload, PutOutcome, ReadBuffer, Result, Slot, StorageBackend, StorageError, StoragePath, Upload, UploadSession,
     UploadShape, Version,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
+use std::any::Any;
 use std::fmt::{self, Debug, Display};
 use std::ops::Range;
 use std::sync::Arc;
@@ -199,10 +200,38 @@ fn bend(payload: &Payload) -> Payload {
     bytes.into()
 }
 
+/// What is changed in a wrong byte.
+const WRONG_BITS: u8 = 0x40;
+
 fn flip_middle(bytes: &mut [u8]) {
     let middle = bytes.len() / 2;
     if let Some(byte) = bytes.get_mut(middle) {
-        *byte ^= 0x40;
+        *byte ^= WRONG_BITS;
+    }
+}
+
+/// A slot one byte of which comes in wrong, before its owner is told.
+struct Bent {
+    slot: Slot,
+    at: usize,
+}
+
+impl ReadBuffer for Bent {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.slot.bytes_mut()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.slot.bytes()
+    }
+
+    fn filled(&mut self, piece: Range<usize>) {
+        if piece.contains(&self.at)
+            && let Some(byte) = self.slot.bytes_mut().get_mut(self.at)
+        {
+            *byte ^= WRONG_BITS;
+        }
+        self.slot.filled(piece);
     }
 }
 
@@ -225,12 +254,16 @@ impl StorageBackend for Faulty {
             Strike::After => (self.inner.read(path, range, slot).await.0, broken()),
             Strike::CutShort => (self.inner.read(path, half, slot).await.0, broken()),
             Strike::WrongByte => {
-                let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
-                let (mut slot, result) = self.inner.read(path, range, slot).await;
-                if let Some(filled) = slot.bytes_mut().get_mut(..len) {
-                    flip_middle(filled);
+                let length = range.end.saturating_sub(range.start);
+                let at = usize::try_from(length / 2).unwrap_or(usize::MAX);
+                let bent: Slot = Box::new(Bent { slot, at });
+                let (bent, result) = self.inner.read(path, range, bent).await;
+                // A store that lost the slot gives another one back.
+                let bent: Box<dyn Any> = bent;
+                match bent.downcast::<Bent>() {
+                    Ok(bent) => (bent.slot, result),
+                    Err(_) => (Box::new(Vec::new()), result),
                 }
-                (slot, result)
             }
         }
     }
