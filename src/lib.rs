@@ -5,6 +5,8 @@
 //! `training`, `checkpoint`, `foreign` and `transfer` also use the backends (storage, device, collective).
 
 pub mod checkpoint;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod foreign;
 pub mod format;
 pub mod plan;

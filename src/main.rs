@@ -1,2 +1,5 @@
 //! The `reshard` command.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    reshard::cli::run(std::env::args_os())
+}
