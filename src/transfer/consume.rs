@@ -74,12 +74,9 @@ impl Consumer {
                 self.blocks_verified += blocks;
                 end
             }
+            None if all || !converts(plan) => bytes.len(),
             // Without blocks there is no border that is sure not to cut an element.
-            None if all => bytes.len(),
             None => return Ok(()),
-        };
-        let Some((plan, request)) = self.shared.request(self.request) else {
-            return Err(TransferError::Lost);
         };
         let fresh = bytes.get(self.done..end).unwrap_or_default();
         let start = request.range.start + self.done as u64;
