@@ -24,37 +24,7 @@ pub fn shardings(tp: u64) -> BoundRules {
     Preset::new(Naming::InfiniTrain, config).bind_with_adam(DType::BF16, &topology).unwrap()
 }
 
-/// Three ranks do not divide 12 heads or the sizes: what a framework with uneven shards holds, cut row by row.
-pub fn uneven(tp: u64) -> Vec<reshard::shard::ShardedStateDict> {
-    use reshard::shard::{ShardedStateDict, ShardedTensor};
-    let whole = shardings(1).rank(0).unwrap();
-    let mut dicts: Vec<ShardedStateDict> = (0..tp).map(|_| ShardedStateDict::new()).collect();
-    for (key, tensor) in whole.iter() {
-        for (rank, dict) in dicts.iter_mut().enumerate() {
-            let builder = ShardedTensor::builder(tensor.dtype(), tensor.global_shape()).group(tensor.group());
-            let builder = match tensor.split() {
-                None => builder,
-                Some(split) => {
-                    let size = tensor.global_shape()[split.axis];
-                    let cut = |rank: u64| size * rank / tp;
-                    let (start, end) = (cut(rank as u64), cut(rank as u64 + 1));
-                    let mut offset = vec![0; tensor.global_shape().len()];
-                    let mut shape = tensor.global_shape().to_vec();
-                    offset[split.axis] = start;
-                    shape[split.axis] = end - start;
-                    builder.split(split.clone()).region(offset, shape).unwrap()
-                }
-            };
-            dict.insert(key, builder.build(key).unwrap()).unwrap();
-        }
-    }
-    dicts
-}
-
 pub fn targets(tp: u64) -> Vec<reshard::shard::ShardedStateDict> {
-    if tp == 3 {
-        return uneven(3);
-    }
     let shardings = shardings(tp);
     (0..tp).map(|rank| shardings.rank(rank).unwrap()).collect()
 }

@@ -2,6 +2,7 @@
 //!
 //! All I/O runs on one runtime that the library owns ([`Job`]); the caller's thread stays free for collectives.
 
+mod consume;
 pub mod convert;
 mod error;
 mod job;

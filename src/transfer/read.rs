@@ -1,6 +1,7 @@
 //! Reads what a load plan asks for, each rank its own ranges.
 
-use super::scatter::{name, scatter};
+use super::consume::Consumer;
+use super::scatter::name;
 use super::slot::StagingBuffer;
 use super::{Phase, Progress, Staging, TransferError};
 use crate::format::{BlockTable, SavedFile, SavedLayout};
@@ -85,7 +86,7 @@ struct Counters {
 }
 
 /// The job and what its tasks share.
-struct Shared {
+pub(super) struct Shared {
     job: ReadJob,
     tables: HashMap<u32, OnceCell<Arc<BlockTable>>>,
     /// Held while a request is on its way, and not while its bytes are verified and copied.
@@ -118,7 +119,7 @@ pub async fn read(job: ReadJob) -> Result<ReadStats, TransferError> {
             }
         };
         let shared = Arc::clone(&shared);
-        tasks.spawn(async move { shared.one(index, Box::new(StagingBuffer(slot))).await });
+        tasks.spawn(async move { shared.one(index, slot).await });
     }
     while let Some(done) = tasks.join_next().await {
         finished(Some(done))?;
@@ -162,42 +163,71 @@ fn fill_zeros(
 
 impl Shared {
     /// One request, from the store to the destinations.
-    async fn one(&self, index: usize, slot: Slot) -> Result<(), TransferError> {
-        let ReadJob { plan, saved, .. } = &self.job;
-        let (Some(request), Some(file)) = (
-            plan.requests.get(index),
-            plan.requests.get(index).and_then(|request| saved.files.get(request.file as usize)),
-        ) else {
-            return Err(TransferError::Lost);
-        };
-        let length = (request.range.end - request.range.start) as usize;
+    async fn one(self: &Arc<Self>, index: usize, memory: reshard_device::Slot) -> Result<(), TransferError> {
+        let (plan, request) = self.request(index).ok_or(TransferError::Lost)?;
+        let file = self.job.saved.files.get(request.file as usize).ok_or(TransferError::Lost)?;
+        let length = request.range.end - request.range.start;
         let path = self.path(file)?;
+        let buffer = Box::new(StagingBuffer::new(memory, Consumer::new(Arc::clone(self), index)));
         // The table is fetched beside the data, so that verifying costs no round trip.
-        let (slot, table) =
-            tokio::join!(self.fetch(&path, request, slot), self.table(request.file, file, &path));
-        let (mut slot, table) = (slot?, table?);
-        if let Some(table) = &table
-            && let Err(first) = self.verify(file, request, table, &slot.bytes()[..length])
-        {
-            // Bytes may be damaged on the way; only what is stored can be damaged twice in the same place.
-            tracing::warn!(%path, ?request.range, error = %first, "checksum mismatch, reading once more");
-            slot = self.fetch(&path, request, slot).await?;
-            self.verify(file, request, table, &slot.bytes()[..length])?;
-        }
-        let ReadJob { destinations, mode, .. } = &self.job;
-        let overflowed = scatter(plan, request, &slot.bytes()[..length], destinations, *mode)?;
-        self.counters.overflowed.fetch_add(overflowed, Ordering::Relaxed);
-        let done = self.counters.bytes_fetched.fetch_add(length as u64, Ordering::Relaxed) + length as u64;
+        let (buffer, table) =
+            tokio::join!(self.fetch(&path, request, buffer), self.table(request.file, file, &path));
+        let (mut buffer, table) = (buffer?, table?);
+        let finish = |buffer: &mut StagingBuffer| {
+            if let Some(table) = &table {
+                buffer.consumer.set_table(Arc::clone(table));
+            }
+            buffer.finish(length as usize);
+            buffer.consumer.result()
+        };
+        let consumed = match finish(&mut buffer) {
+            Err(first @ TransferError::Corrupt { .. }) => {
+                // Bytes may be damaged on the way; only what is stored can be damaged twice in the same place.
+                tracing::warn!(%path, ?request.range, error = %first, "checksum mismatch, reading once more");
+                buffer = self.fetch(&path, request, buffer).await?;
+                finish(&mut buffer)?
+            }
+            other => other?,
+        };
+        self.counters.overflowed.fetch_add(consumed.overflowed, Ordering::Relaxed);
+        self.counters.blocks_verified.fetch_add(consumed.blocks_verified, Ordering::Relaxed);
+        let done = self.counters.bytes_fetched.fetch_add(length, Ordering::Relaxed) + length;
         self.job.progress.advance(Phase::Read, done, plan.cost.bytes_to_fetch);
         Ok(())
     }
 
-    async fn fetch(&self, path: &StoragePath, request: &Request, slot: Slot) -> Result<Slot, TransferError> {
+    async fn fetch(
+        &self,
+        path: &StoragePath,
+        request: &Request,
+        mut buffer: Box<StagingBuffer>,
+    ) -> Result<Box<StagingBuffer>, TransferError> {
         let _connection = self.connections.acquire().await.map_err(|_| TransferError::Lost)?;
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
-        let (slot, result) = self.job.storage.read(path, request.range.clone(), slot).await;
+        buffer.consumer.begin();
+        let (slot, result) = self.job.storage.read(path, request.range.clone(), buffer).await;
         result?;
-        Ok(slot)
+        StagingBuffer::returned(slot).ok_or(TransferError::Lost)
+    }
+
+    /// The plan and one of its requests.
+    pub(super) fn request(&self, index: usize) -> Option<(&LoadPlan, &Request)> {
+        Some((&*self.job.plan, self.job.plan.requests.get(index)?))
+    }
+
+    pub(super) fn destinations(&self) -> (&[DestinationHandle], ReadMode) {
+        (&self.job.destinations, self.job.mode)
+    }
+
+    /// Whether the request's file has checksums that are to be compared.
+    pub(super) fn verifies(&self, index: usize) -> bool {
+        self.request(index).is_some_and(|(_, request)| self.tables.contains_key(&request.file))
+    }
+
+    /// The block table of the request's file, if it has come already.
+    pub(super) fn table_if_there(&self, index: usize) -> Option<Arc<BlockTable>> {
+        let (_, request) = self.request(index)?;
+        self.tables.get(&request.file)?.get().cloned()
     }
 
     fn path(&self, file: &SavedFile) -> Result<StoragePath, TransferError> {
@@ -234,25 +264,30 @@ impl Shared {
         Ok(Some(Arc::clone(table)))
     }
 
-    fn verify(
+    /// Verifies the whole blocks of a request from its byte `from` on that lie in `bytes`, which begin with the request.
+    /// Returns up to where blocks were verified, and how many.
+    pub(super) fn verify(
         &self,
-        file: &SavedFile,
-        request: &Request,
+        index: usize,
         table: &BlockTable,
+        from: usize,
         bytes: &[u8],
-    ) -> Result<(), TransferError> {
-        let Some(blocks) = &file.blocks else { return Ok(()) };
-        let mut verified = 0;
-        for (index, block) in blocks.blocks_in(request.range.clone()) {
-            let start = (block.start - request.range.start) as usize;
-            let end = (block.end - request.range.start) as usize;
-            table.verify(&file.path, index, bytes.get(start..end).unwrap_or_default()).map_err(|source| {
-                TransferError::Corrupt { key: self.key_at(request, block.start, block.end), source }
+    ) -> Result<(usize, u64), TransferError> {
+        let (_, request) = self.request(index).ok_or(TransferError::Lost)?;
+        let file = self.job.saved.files.get(request.file as usize).ok_or(TransferError::Lost)?;
+        let Some(blocks) = &file.blocks else { return Ok((bytes.len(), 0)) };
+        let base = request.range.start;
+        let (mut end, mut verified) = (from, 0);
+        for (number, block) in blocks.blocks_in(base + from as u64..request.range.end) {
+            let (start, past) = ((block.start - base) as usize, (block.end - base) as usize);
+            let Some(block_bytes) = bytes.get(start..past) else { break };
+            table.verify(&file.path, number, block_bytes).map_err(|source| TransferError::Corrupt {
+                key: self.key_at(request, block.start, block.end),
+                source,
             })?;
-            verified += 1;
+            (end, verified) = (past, verified + 1);
         }
-        self.counters.blocks_verified.fetch_add(verified, Ordering::Relaxed);
-        Ok(())
+        Ok((end, verified))
     }
 
     /// A tensor of this rank that takes bytes from `start..end`, for an error.

@@ -3,8 +3,9 @@
 use super::convert::Converter;
 use super::rows::rows_in;
 use super::{ReadMode, TransferError};
-use crate::plan::{Copy, Destination, LoadPlan, PlannedTensor, Request};
+use crate::plan::{Copy, Destination, LoadPlan, PlannedTensor};
 use reshard_device::{Axis, DestinationHandle, StridedCopy};
+use std::ops::Range;
 
 /// The name of a destination, for errors.
 pub(super) fn name(tensor: &PlannedTensor) -> String {
@@ -14,18 +15,23 @@ pub(super) fn name(tensor: &PlannedTensor) -> String {
     }
 }
 
-/// Hands the bytes of a request to all copies that take something from it. Returns how many values overflowed to
-/// infinity in conversions.
+/// Hands `bytes`, which lie at `start` of the file, to all of the `copies` that take something from them. Returns how
+/// many values overflowed to infinity in conversions.
 pub(super) fn scatter(
     plan: &LoadPlan,
-    request: &Request,
+    copies: &[u32],
+    start: u64,
     bytes: &[u8],
     destinations: &[DestinationHandle],
     mode: ReadMode,
 ) -> Result<u64, TransferError> {
+    let range = start..start + bytes.len() as u64;
     let mut overflowed = 0;
-    for &index in &request.copies {
+    for &index in copies {
         let Some(copy) = plan.copies.get(index as usize) else { continue };
+        if copy.file_offset >= range.end || copy.file_end() <= range.start {
+            continue;
+        }
         let tensor = plan.tensors.get(copy.tensor as usize);
         let (Some(tensor), Some(destination)) = (tensor, destinations.get(copy.tensor as usize)) else {
             continue;
@@ -34,15 +40,15 @@ pub(super) fn scatter(
             let pattern = strided(copy)?;
             match mode {
                 ReadMode::Fill => {
-                    destination.scatter(&pattern, request.range.start, bytes)?;
+                    destination.scatter(&pattern, start, bytes)?;
                 }
-                ReadMode::Compare if destination.differs(&pattern, request.range.start, bytes)? => {
+                ReadMode::Compare if destination.differs(&pattern, start, bytes)? => {
                     return Err(TransferError::TiedDiffer { key: name(tensor) });
                 }
                 ReadMode::Compare => {}
             }
         } else {
-            overflowed += convert(tensor, copy, request, bytes, destination, mode)?;
+            overflowed += convert(tensor, copy, &range, bytes, destination, mode)?;
         }
     }
     Ok(overflowed)
@@ -68,7 +74,7 @@ const CONVERTED_BYTES: u64 = 64 << 10;
 fn convert(
     tensor: &PlannedTensor,
     copy: &Copy,
-    request: &Request,
+    range: &Range<u64>,
     bytes: &[u8],
     destination: &DestinationHandle,
     mode: ReadMode,
@@ -83,10 +89,10 @@ fn convert(
     let step = CONVERTED_BYTES / copy.local_element;
     let mut converted = vec![0; (step.min(copy.row_elements) * copy.local_element) as usize];
     let mut overflowed = 0;
-    rows_in(copy, &request.range, |row| {
+    rows_in(copy, range, |row| {
         for first in (0..row.elements).step_by(step as usize) {
             let elements = step.min(row.elements - first);
-            let from = (row.file_offset + first * copy.file_element - request.range.start) as usize;
+            let from = (row.file_offset + first * copy.file_element - range.start) as usize;
             let source = bytes.get(from..from + (elements * copy.file_element) as usize).unwrap_or_default();
             let target = &mut converted[..(elements * copy.local_element) as usize];
             let counts = converter.convert(source, target).map_err(|error| TransferError::OutOfRange {

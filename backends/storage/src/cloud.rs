@@ -175,7 +175,8 @@ impl StorageBackend for CloudBackend {
             }
             let location = self.location(&here, path)?;
             // Dropping the request ends it: everything that writes into the slot runs inside this future.
-            let filled = self.timed(&here, len as u64, self.fill(&location, range.clone(), &mut slot, len)).await?;
+            let filled =
+                self.timed(&here, len as u64, self.fill(&location, range.clone(), &mut slot, len)).await?;
             if filled != len {
                 let detail = format!("{filled} bytes came instead of {len}");
                 return Err(StorageError::Corrupt { at: here.clone(), detail });

@@ -2,8 +2,8 @@
 
 use crate::{
     At, Capabilities, Deletion, Depth, Durable, Expect, ObjectInfo, Operation, Outage, Page, PageToken,
-    Payload, PutOutcome, ReadBuffer, Result, Slot, StorageBackend, StorageError, StoragePath, Upload, UploadSession,
-    UploadShape, Version,
+    Payload, PutOutcome, ReadBuffer, Result, Slot, StorageBackend, StorageError, StoragePath, Upload,
+    UploadSession, UploadShape, Version,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
