@@ -206,10 +206,12 @@ pub enum CheckpointError {
         dp: u32,
     },
     /// Wanted tensors that the checkpoint does not have, over all ranks.
-    #[error("{} wanted tensor(s) are not in the checkpoint: {}; allow missing keys, or select fewer", .keys.len(), crate::plan::quoted(.keys))]
+    #[error("{} wanted tensor(s) are not in the checkpoint: {} (rank {rank} is the first that wants one); allow missing keys, or select fewer", .keys.len(), crate::plan::quoted(.keys))]
     Missing {
         /// The keys.
         keys: Vec<String>,
+        /// The lowest rank that wants one of them.
+        rank: usize,
     },
     /// Saved tensors that no rank wants.
     #[error("{} saved tensor(s) are wanted by no rank: {}; allow unexpected keys, or select what you want", .keys.len(), crate::plan::quoted(.keys))]
@@ -300,7 +302,6 @@ fn plan_kind(error: &PlanError) -> ErrorKind {
     match error {
         PlanError::DType { .. }
         | PlanError::Shape { .. }
-        | PlanError::Missing { .. }
         | PlanError::ObjectRanks { .. }
         | PlanError::TieWinner { .. }
         | PlanError::SavedTie { .. } => ErrorKind::Incompatible,

@@ -157,10 +157,11 @@ pub(super) fn load(
     let layout = Arc::new(layout);
     let checked = request.check.map_or(Ok(()), |check| check(iteration, trainer_state.as_ref()));
     let planned = checked.and_then(|()| plan(checkpoint, collective, &mut request, &layout));
-    let (missing, unexpected) = judge(&meeting, &request, &layout, planned.as_ref().ok())?;
+    let Judged { missing, first_rank, unexpected } =
+        judge(&meeting, &request, &layout, planned.as_ref().ok())?;
     let planned = planned.and_then(|planned| {
         if !missing.is_empty() && !request.allow_missing {
-            return Err(CheckpointError::Missing { keys: missing.clone() });
+            return Err(CheckpointError::Missing { keys: missing.clone(), rank: first_rank });
         }
         if !unexpected.is_empty() && !request.allow_unexpected {
             return Err(CheckpointError::Unexpected { keys: unexpected.clone() });
@@ -251,6 +252,17 @@ fn plan(
     Ok(Planned { plan, staging, placed })
 }
 
+/// What was found over all ranks.
+#[derive(Default)]
+struct Judged {
+    /// Wanted keys that the checkpoint lacks.
+    missing: Vec<String>,
+    /// The lowest rank that wants one of them.
+    first_rank: usize,
+    /// Saved keys that no rank wants.
+    unexpected: Vec<String>,
+}
+
 /// Which wanted keys the checkpoint lacks and which saved keys no rank wants. Both are judged over all ranks, so that a
 /// pipeline stage need not know the other stages' keys. Where a rank has no plan its error counts, and nothing is judged.
 fn judge(
@@ -258,7 +270,7 @@ fn judge(
     request: &LoadRequest<'_>,
     layout: &SavedLayout,
     planned: Option<&Planned>,
-) -> Result<(Vec<String>, Vec<String>), CheckpointError> {
+) -> Result<Judged, CheckpointError> {
     let used = |key: &String| planned.is_some_and(|planned| planned.plan.used.contains(key));
     let own = planned.map_or(&[][..], |planned| &planned.plan.missing);
     let mut words = vec![u64::from(planned.is_none()), u64::from(!own.is_empty())];
@@ -266,7 +278,7 @@ fn judge(
     let over_all = meeting.collective.all_reduce(&words, Reduce::Max, meeting.deadline())?;
     let [failed, any_missing, used @ ..] = &over_all[..] else { return Err(TransferError::Lost.into()) };
     if *failed > 0 {
-        return Ok((Vec::new(), Vec::new()));
+        return Ok(Judged::default());
     }
     let unexpected = layout
         .tensors
@@ -275,8 +287,8 @@ fn judge(
         .filter(|((key, tensor), used)| **used == 0 && request.rules.select.wants(key, tensor.group))
         .map(|((key, _), _)| key.clone())
         .collect();
-    let missing = if *any_missing > 0 { meeting.union(own)? } else { Vec::new() };
-    Ok((missing, unexpected))
+    let (missing, first_rank) = if *any_missing > 0 { meeting.union(own)? } else { Default::default() };
+    Ok(Judged { missing, first_rank, unexpected })
 }
 
 /// Before the first byte goes into the caller's tensors: are all files there, and whole? `iteration` is that of a run of

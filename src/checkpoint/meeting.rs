@@ -112,15 +112,17 @@ impl<'a> Meeting<'a> {
         Ok((answer, bytes))
     }
 
-    /// All ranks' keys together, sorted.
-    pub(super) fn union(&self, own: &[String]) -> Result<Vec<String>, CheckpointError> {
+    /// All ranks' keys together, sorted, and the lowest rank that has any (0 where none has).
+    pub(crate) fn union(&self, own: &[String]) -> Result<(Vec<String>, usize), CheckpointError> {
         let lost = || CheckpointError::Transfer(TransferError::Lost);
         let text = serde_json::to_vec(own).map_err(|_| lost())?;
-        let mut all = std::collections::BTreeSet::new();
-        for keys in self.collective.all_gather(text.into(), self.deadline())? {
-            all.extend(serde_json::from_slice::<Vec<String>>(&keys).map_err(|_| lost())?);
+        let (mut all, mut first) = (std::collections::BTreeSet::new(), None);
+        for (rank, keys) in self.collective.all_gather(text.into(), self.deadline())?.iter().enumerate() {
+            let keys: Vec<String> = serde_json::from_slice(keys).map_err(|_| lost())?;
+            first = first.or((!keys.is_empty()).then_some(rank));
+            all.extend(keys);
         }
-        Ok(all.into_iter().collect())
+        Ok((all.into_iter().collect(), first.unwrap_or(0)))
     }
 
     /// Sums words over all ranks.

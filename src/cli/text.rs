@@ -117,7 +117,7 @@ mod tests {
         let mut table = Table::new(["key", "bytes"]);
         table.row(["é\u{1b}[31m".to_owned(), "7".to_owned()]);
         table.row(["long key".to_owned(), "1234".to_owned()]);
-        let expected = "key           bytes\né\\u{1b}[31m      7\nlong key       1234\n";
+        let expected = "key          bytes\né\\u{1b}[31m      7\nlong key      1234\n";
         assert_eq!(table.text(), expected);
     }
 }

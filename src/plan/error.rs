@@ -62,12 +62,6 @@ pub enum PlanError {
         /// The file.
         file: String,
     },
-    /// A tensor that this rank must load is not in the checkpoint.
-    #[error("{} tensor(s) wanted here are not in the checkpoint: {}; allow missing keys, or select fewer", keys.len(), quoted(keys))]
-    Missing {
-        /// The keys.
-        keys: Vec<String>,
-    },
     /// The key that should win for tied weights is not in the checkpoint.
     #[error("`{winner}` was named to fill the tied tensor `{owner}`, but the checkpoint has no such tensor")]
     TieWinner {
