@@ -1,3 +1,4 @@
+use crate::foreign::{ForeignError, ForeignErrorKind};
 use crate::format::{Difference, FormatError};
 use crate::plan::{DeclarationFault, PlanError};
 use crate::transfer::TransferError;
@@ -49,6 +50,9 @@ impl ErrorKind {
     }
 }
 
+/// What the error of a place without a checkpoint says where nothing better is known.
+pub(in crate::checkpoint) const LOOK: &str = "`reshard ls` shows what is there";
+
 /// Why a save or load failed. Every rank gets an error when one rank does.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -65,6 +69,9 @@ pub enum CheckpointError {
     /// What lies on storage is not a checkpoint of this format, or a value cannot be written as one.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// Another tool's checkpoint that cannot be read.
+    #[error(transparent)]
+    Foreign(#[from] ForeignError),
     /// The ranks could not meet.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
@@ -96,11 +103,18 @@ pub enum CheckpointError {
         other_called: String,
     },
     /// There is no committed checkpoint.
-    #[error("{place} has no committed checkpoint; `reshard ls` shows what is there")]
+    #[error("{place} has no committed checkpoint: {hint}")]
     NoCheckpoint {
         /// The run, or one iteration of it.
         place: String,
+        /// What is there instead, or how to find out.
+        hint: String,
     },
+    /// A checkpoint of another tool that says nothing of the training loop.
+    #[error(
+        "the checkpoint has no state of the training loop to resume from; load its tensors with `Checkpoint::load` and begin at step 0"
+    )]
+    NoTrainerState,
     /// The iteration is committed already.
     #[error("iteration {iteration} is already committed; save another iteration, or ask to replace it")]
     Exists {
@@ -136,6 +150,16 @@ pub enum CheckpointError {
     AttemptChanged {
         /// The attempt.
         attempt: String,
+        /// The file.
+        file: String,
+        /// What differs.
+        detail: String,
+    },
+    /// The files of a checkpoint are not those that its metadata names.
+    #[error("{place}: `{file}` {detail}; copy the whole checkpoint, or load another")]
+    FilesChanged {
+        /// The directory.
+        place: String,
         /// The file.
         file: String,
         /// What differs.
@@ -184,7 +208,7 @@ pub enum CheckpointError {
     /// Wanted tensors that the checkpoint does not have, over all ranks.
     #[error("{} wanted tensor(s) are not in the checkpoint: {}; allow missing keys, or select fewer", .keys.len(), crate::plan::quoted(.keys))]
     Missing {
-        /// The keys that this rank misses.
+        /// The keys.
         keys: Vec<String>,
     },
     /// Saved tensors that no rank wants.
@@ -225,6 +249,7 @@ impl CheckpointError {
             Self::Transfer(error) => transfer_kind(error),
             Self::Storage(error) => storage_kind(error),
             Self::Format(error) => format_kind(error),
+            Self::Foreign(error) => foreign_kind(error),
             Self::Collective(CollectiveError::Mismatch { .. }) | Self::Declarations(_) => ErrorKind::Invalid,
             Self::Collective(_) => ErrorKind::Unavailable,
             Self::RankFailed { kind, .. } => *kind,
@@ -236,9 +261,10 @@ impl CheckpointError {
             | Self::Pinned { .. }
             | Self::RemovedWhileLoading { .. } => ErrorKind::Conflict,
             Self::Unknown { .. } => ErrorKind::Unavailable,
-            Self::AttemptChanged { .. } => ErrorKind::Corrupt,
+            Self::AttemptChanged { .. } | Self::FilesChanged { .. } => ErrorKind::Corrupt,
             Self::Missing { .. }
             | Self::Unexpected { .. }
+            | Self::NoTrainerState
             | Self::Architecture { .. }
             | Self::BatchMisaligned { .. } => ErrorKind::Incompatible,
             Self::ContentsUndefined { cause } => cause.kind(),
@@ -276,7 +302,8 @@ fn plan_kind(error: &PlanError) -> ErrorKind {
         | PlanError::Shape { .. }
         | PlanError::Missing { .. }
         | PlanError::ObjectRanks { .. }
-        | PlanError::TieWinner { .. } => ErrorKind::Incompatible,
+        | PlanError::TieWinner { .. }
+        | PlanError::SavedTie { .. } => ErrorKind::Incompatible,
         PlanError::Coverage { .. } | PlanError::ChunkOutsideFile { .. } => ErrorKind::Corrupt,
         PlanError::Format(error) => format_kind(error),
         _ => ErrorKind::Invalid,
@@ -317,6 +344,17 @@ fn format_kind(error: &FormatError) -> ErrorKind {
         FormatErrorKind::Deleted => ErrorKind::NotFound,
         FormatErrorKind::Invalid => ErrorKind::Invalid,
         FormatErrorKind::Unavailable => ErrorKind::Unavailable,
+    }
+}
+
+fn foreign_kind(error: &ForeignError) -> ErrorKind {
+    match (error, error.kind()) {
+        (ForeignError::Storage(error), _) => storage_kind(error),
+        (_, ForeignErrorKind::NotFound) => ErrorKind::NotFound,
+        (_, ForeignErrorKind::Corrupt) => ErrorKind::Corrupt,
+        (_, ForeignErrorKind::Unsupported) => ErrorKind::Unsupported,
+        (_, ForeignErrorKind::Invalid) => ErrorKind::Invalid,
+        (_, ForeignErrorKind::Storage) => ErrorKind::Unavailable,
     }
 }
 

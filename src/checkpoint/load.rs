@@ -1,17 +1,18 @@
 use super::commit::{FoundCommit, read_commit};
 use super::destinations::{Placed, lend};
-use super::locate::Located;
+use super::locate::{Located, Origin};
 use super::meeting::Meeting;
 use super::report::{LoadFigures, LoadReport, PhaseSeconds, Verification};
 use super::{Checkpoint, CheckpointError};
-use crate::format::{Commit, Iteration, Metadata, TrainerState};
+use crate::foreign::Directory;
+use crate::format::{Commit, Iteration, SavedLayout, TrainerState};
 use crate::plan::{Destination, LoadPlan, LoadPlanner, LoadRules, ObjectChoice, choose_objects};
 use crate::transfer::{Job, ReadJob, ReadMode, ReadStats, Staging, TransferError, read};
 use bytes::Bytes;
 use reshard_collective::{Collective, Reduce};
 use reshard_device::{Buffer, DestinationHandle};
 use reshard_shard::ShardedStateDict;
-use reshard_storage::Depth;
+use reshard_storage::{Depth, StorageBackend, StoragePath};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -75,8 +76,8 @@ pub struct LoadRequest<'a> {
     pub check: Option<CheckState<'a>>,
 }
 
-/// A look at a saved state of the training loop, of the iteration given.
-pub type CheckState<'a> = &'a dyn Fn(Iteration, &TrainerState) -> Result<(), CheckpointError>;
+/// A look at a saved iteration and its state of the training loop; both are `None` where [`Loaded`]'s are.
+pub type CheckState<'a> = &'a dyn Fn(Option<Iteration>, Option<&TrainerState>) -> Result<(), CheckpointError>;
 
 impl<'a> LoadRequest<'a> {
     /// The newest checkpoint, all of it, verified, into new tensors.
@@ -111,14 +112,15 @@ impl<'a> LoadRequest<'a> {
 /// What a load returns, on every rank or on none.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The iteration.
-    pub iteration: Iteration,
+    /// The iteration; `None` for safetensors files, which don't say one.
+    pub iteration: Option<Iteration>,
     /// New tensors by key, with `CommitMode::Allocate`; a tied tensor is under its owner's key.
     pub tensors: BTreeMap<String, Buffer>,
     /// The chosen per-rank objects by name and saving rank.
     pub objects: BTreeMap<(String, u32), Bytes>,
-    /// The state of the training loop as it was saved.
-    pub trainer_state: TrainerState,
+    /// The state of the training loop as it was saved; `None` for another tool's checkpoint without one (safetensors
+    /// files never have one).
+    pub trainer_state: Option<TrainerState>,
     /// What was done.
     pub report: LoadReport,
 }
@@ -150,10 +152,10 @@ pub(super) fn load(
     );
     meeting.agree(&call)?;
 
-    let (located, metadata, trainer_state) = locate(checkpoint, &meeting, request.iteration)?;
-    let Metadata { layout, .. } = metadata;
+    let located = locate(checkpoint, &meeting, request.iteration)?;
+    let Located { origin, iteration, directory, layout, trainer_state } = located;
     let layout = Arc::new(layout);
-    let checked = request.check.map_or(Ok(()), |check| check(located.iteration, &trainer_state));
+    let checked = request.check.map_or(Ok(()), |check| check(iteration, trainer_state.as_ref()));
     let planned = checked.and_then(|()| plan(checkpoint, collective, &mut request, &layout));
     let (missing, unexpected) = judge(&meeting, &request, &layout, planned.as_ref().ok())?;
     let planned = planned.and_then(|planned| {
@@ -168,16 +170,19 @@ pub(super) fn load(
     let Planned { plan, staging, mut placed } = meeting.settle(planned)?;
     let in_place = matches!(request.mode, CommitMode::InPlace(_));
     if in_place {
-        look(checkpoint, &meeting, &located, &layout)?;
+        look(checkpoint, &meeting, iteration.filter(|_| origin == Origin::Native), &directory, &layout)?;
     }
     let planned_at = Instant::now();
 
-    let source = Source { checkpoint, located: &located, layout: &layout, staging: &staging };
+    let source = Source { checkpoint, directory: &directory, layout: &layout, staging: &staging };
     let moved = source.fill(&meeting, &plan, &mut placed, &mut request.mode);
     let stats = match moved {
         Ok(stats) => stats,
         Err(error) => {
-            let error = source.explain(&meeting, error);
+            let error = match (origin, iteration) {
+                (Origin::Native, Some(iteration)) => source.explain(&meeting, iteration, error),
+                _ => error,
+            };
             return Err(if in_place {
                 CheckpointError::ContentsUndefined { cause: Box::new(error) }
             } else {
@@ -192,7 +197,7 @@ pub(super) fn load(
     let own = figures(&plan, &stats);
     let total = total(&meeting, &own)?;
     let report = LoadReport {
-        iteration: located.iteration.0,
+        iteration: iteration.map(|iteration| iteration.0),
         rank: collective.rank(),
         world_size: collective.size(),
         own,
@@ -214,35 +219,27 @@ pub(super) fn load(
         unexpected,
         notes: Vec::new(),
     };
-    Ok(Loaded { iteration: located.iteration, tensors, objects, trainer_state, report })
+    Ok(Loaded { iteration, tensors, objects, trainer_state, report })
 }
 
-/// Rank 0 finds the checkpoint and reads its documents; every rank parses them.
+/// Rank 0 alone finds the checkpoint and reads its small files; the others get what it read.
 fn locate(
     checkpoint: &Checkpoint,
     meeting: &Meeting<'_>,
     wanted: Option<Iteration>,
-) -> Result<(Located, Metadata, TrainerState), CheckpointError> {
-    let storage = Arc::clone(&checkpoint.storage);
-    let (parsed, bytes) = meeting.lead(|| async move {
-        let (located, parsed) = Located::find(&*storage, wanted).await?;
-        let bytes = located.encode();
-        Ok((parsed, bytes))
-    })?;
-    let located = Located::decode(bytes).ok_or(CheckpointError::Transfer(TransferError::Lost));
-    let parsed = located.and_then(|located| {
-        // Rank 0 has parsed and proven them already.
-        let (metadata, trainer_state) = parsed.map_or_else(|| located.parse(), Ok)?;
-        Ok((located, metadata, trainer_state))
-    });
-    meeting.settle(parsed)
+) -> Result<Located, CheckpointError> {
+    let (storage, file) = (Arc::clone(&checkpoint.storage), checkpoint.file.clone());
+    let (found, bytes) =
+        meeting.lead(|| async move { Located::find(&*storage, file.as_ref(), wanted).await })?;
+    // Rank 0 has parsed and proven it already.
+    meeting.settle(found.map_or_else(|| Located::from_bytes(bytes), Ok))
 }
 
 fn plan(
     checkpoint: &Checkpoint,
     collective: &dyn Collective,
     request: &mut LoadRequest<'_>,
-    layout: &Arc<crate::format::SavedLayout>,
+    layout: &Arc<SavedLayout>,
 ) -> Result<Planned, CheckpointError> {
     let staging = checkpoint.staging(collective)?;
     let rules = &mut request.rules;
@@ -254,63 +251,92 @@ fn plan(
     Ok(Planned { plan, staging, placed })
 }
 
-/// Which wanted keys this rank misses and which saved keys no rank wants. Both are judged over all ranks, so that a
-/// pipeline stage need not know the other stages' keys.
+/// Which wanted keys the checkpoint lacks and which saved keys no rank wants. Both are judged over all ranks, so that a
+/// pipeline stage need not know the other stages' keys. Where a rank has no plan its error counts, and nothing is judged.
 fn judge(
     meeting: &Meeting<'_>,
     request: &LoadRequest<'_>,
-    layout: &crate::format::SavedLayout,
+    layout: &SavedLayout,
     planned: Option<&Planned>,
 ) -> Result<(Vec<String>, Vec<String>), CheckpointError> {
     let used = |key: &String| planned.is_some_and(|planned| planned.plan.used.contains(key));
-    let words: Vec<u64> = layout.tensors.keys().map(|key| u64::from(used(key))).collect();
+    let own = planned.map_or(&[][..], |planned| &planned.plan.missing);
+    let mut words = vec![u64::from(planned.is_none()), u64::from(!own.is_empty())];
+    words.extend(layout.tensors.keys().map(|key| u64::from(used(key))));
     let over_all = meeting.collective.all_reduce(&words, Reduce::Max, meeting.deadline())?;
+    let [failed, any_missing, used @ ..] = &over_all[..] else { return Err(TransferError::Lost.into()) };
+    if *failed > 0 {
+        return Ok((Vec::new(), Vec::new()));
+    }
     let unexpected = layout
         .tensors
         .iter()
-        .zip(over_all)
-        .filter(|((key, tensor), used)| *used == 0 && request.rules.select.wants(key, tensor.group))
+        .zip(used)
+        .filter(|((key, tensor), used)| **used == 0 && request.rules.select.wants(key, tensor.group))
         .map(|((key, _), _)| key.clone())
         .collect();
-    let missing = planned.map_or_else(Vec::new, |planned| planned.plan.missing.clone());
+    let missing = if *any_missing > 0 { meeting.union(own)? } else { Vec::new() };
     Ok((missing, unexpected))
 }
 
-/// Before the first byte goes into the caller's tensors: are all files there, and whole?
+/// Before the first byte goes into the caller's tensors: are all files there, and whole? `iteration` is that of a run of
+/// this library, whose commit says whether a missing file was removed on purpose.
 fn look(
     checkpoint: &Checkpoint,
     meeting: &Meeting<'_>,
-    located: &Located,
-    layout: &Arc<crate::format::SavedLayout>,
+    iteration: Option<Iteration>,
+    directory: &Directory,
+    layout: &Arc<SavedLayout>,
 ) -> Result<(), CheckpointError> {
-    let (storage, located, layout) = (Arc::clone(&checkpoint.storage), located.clone(), Arc::clone(layout));
+    let (storage, directory, layout) =
+        (Arc::clone(&checkpoint.storage), directory.clone(), Arc::clone(layout));
     meeting.lead(|| async move {
-        let directory = located.path()?;
-        let listing = storage.list(Some(&directory), Depth::All).await?;
+        let nested = layout.files.iter().any(|file| file.path.contains('/'));
+        let depth = if nested { Depth::All } else { Depth::Children };
+        let listing = storage.list(directory.prefix(), depth).await?;
         let found: BTreeMap<&str, u64> = listing
             .objects
             .iter()
-            .filter_map(|object| Some((object.path.strip_prefix(&directory)?, object.len)))
+            .filter_map(|object| Some((directory.relative(&object.path)?, object.len)))
             .collect();
         for file in &layout.files {
             let detail = match found.get(file.path.as_str()) {
                 Some(&length) if length == file.length => continue,
                 Some(length) => format!("has {length} bytes instead of {}", file.length),
-                None => "is missing".to_owned(),
+                None => {
+                    if let Some(iteration) = iteration
+                        && !is_committed(&*storage, iteration, &directory).await?
+                    {
+                        return Err(CheckpointError::RemovedWhileLoading { iteration: iteration.0 });
+                    }
+                    "is missing".to_owned()
+                }
             };
-            let attempt = directory.name().to_owned();
-            return Err(CheckpointError::AttemptChanged { attempt, file: file.path.clone(), detail });
+            let place = directory.to_string();
+            return Err(CheckpointError::FilesChanged { place, file: file.path.clone(), detail });
         }
         Ok(((), Bytes::new()))
     })?;
     Ok(())
 }
 
+/// Whether the iteration's commit still names the attempt in `directory`.
+async fn is_committed(
+    storage: &dyn StorageBackend,
+    iteration: Iteration,
+    directory: &Directory,
+) -> Result<bool, CheckpointError> {
+    let found = read_commit(storage, iteration).await?;
+    let attempt = directory.prefix().map(StoragePath::name);
+    Ok(matches!(found, Some(FoundCommit { commit: Commit::Committed(checkpoint), .. })
+        if attempt == Some(&*checkpoint.attempt().directory())))
+}
+
 /// Where a rank reads from.
 struct Source<'a> {
     checkpoint: &'a Checkpoint,
-    located: &'a Located,
-    layout: &'a Arc<crate::format::SavedLayout>,
+    directory: &'a Directory,
+    layout: &'a Arc<SavedLayout>,
     staging: &'a Staging,
 }
 
@@ -331,7 +357,7 @@ impl Source<'_> {
                     .zip(&handles)
                     .map(|(tensor, handle)| (tensor.destination.clone(), handle.clone()))
                     .collect();
-                let main = self.job(plan, handles, ReadMode::Fill)?;
+                let main = self.job(plan, handles, ReadMode::Fill);
                 let ties = match &plan.ties {
                     None => None,
                     Some(ties) => {
@@ -339,7 +365,7 @@ impl Source<'_> {
                             .tensors
                             .iter()
                             .filter_map(|tied| by_destination.get(&tied.destination).cloned());
-                        Some(self.job(&Arc::new((**ties).clone()), handles.collect(), ReadMode::Compare)?)
+                        Some(self.job(&Arc::new((**ties).clone()), handles.collect(), ReadMode::Compare))
                     }
                 };
                 Ok(Job::start(async move {
@@ -354,15 +380,10 @@ impl Source<'_> {
         })
     }
 
-    fn job(
-        &self,
-        plan: &Arc<LoadPlan>,
-        destinations: Vec<DestinationHandle>,
-        mode: ReadMode,
-    ) -> Result<ReadJob, CheckpointError> {
-        Ok(ReadJob {
+    fn job(&self, plan: &Arc<LoadPlan>, destinations: Vec<DestinationHandle>, mode: ReadMode) -> ReadJob {
+        ReadJob {
             storage: Arc::clone(&self.checkpoint.storage),
-            directory: Some(self.located.path()?),
+            directory: self.directory.prefix().cloned(),
             saved: Arc::clone(self.layout),
             plan: Arc::clone(plan),
             destinations,
@@ -370,12 +391,17 @@ impl Source<'_> {
             staging: self.staging.clone(),
             concurrency: self.checkpoint.options.concurrency,
             progress: Arc::clone(&self.checkpoint.options.progress),
-        })
+        }
     }
 
     /// A file that is not there may have been removed meanwhile: rank 0 reads the commit once more. All ranks failed
     /// together, so all come to this meeting; where it fails too, the first error stands.
-    fn explain(&self, meeting: &Meeting<'_>, error: CheckpointError) -> CheckpointError {
+    fn explain(
+        &self,
+        meeting: &Meeting<'_>,
+        iteration: Iteration,
+        error: CheckpointError,
+    ) -> CheckpointError {
         let missing = error.is_missing_object()
             || matches!(&error, CheckpointError::RankFailed { kind: super::ErrorKind::NotFound, .. });
         let Ok(any) = meeting.collective.all_reduce(&[u64::from(missing)], Reduce::Max, meeting.deadline())
@@ -385,17 +411,14 @@ impl Source<'_> {
         if any != [1] {
             return error;
         }
-        let (storage, iteration, directory) =
-            (Arc::clone(&self.checkpoint.storage), self.located.iteration, self.located.directory.clone());
+        let (storage, directory) = (Arc::clone(&self.checkpoint.storage), self.directory.clone());
         let same = meeting.lead(|| async move {
-            let found = read_commit(&*storage, iteration).await?;
-            let same = matches!(found, Some(FoundCommit { commit: Commit::Committed(checkpoint), .. })
-                if directory.ends_with(&checkpoint.attempt().directory()));
+            let same = is_committed(&*storage, iteration, &directory).await?;
             Ok(((), Bytes::from(vec![u8::from(same)])))
         });
         match same {
             Ok((_, answer)) if answer[..] == [0] => {
-                CheckpointError::RemovedWhileLoading { iteration: self.located.iteration.0 }
+                CheckpointError::RemovedWhileLoading { iteration: iteration.0 }
             }
             _ => error,
         }

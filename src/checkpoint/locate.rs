@@ -1,6 +1,11 @@
 use super::CheckpointError;
 use super::commit::{FoundCommit, iteration_path, newest, read_commit};
-use crate::format::{Commit, Iteration, Metadata, TrainerState};
+use super::error::LOOK;
+use crate::foreign::{Directory, ForeignError, Opened, detect};
+use crate::format::{
+    Commit, CommittedCheckpoint, Iteration, METADATA_FILE, Metadata, SavedLayout, TRAINER_STATE_FILE,
+    TrainerState,
+};
 use crate::transfer::TransferError;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use reshard_storage::{StorageBackend, StoragePath};
@@ -8,88 +13,170 @@ use reshard_storage::{StorageBackend, StoragePath};
 /// Longest trainer_state.json that is read.
 const MAX_TRAINER_STATE_BYTES: u64 = 256 << 20;
 
-/// What rank 0 finds and all ranks get: the checkpoint and its two documents, byte for byte.
-#[derive(Clone, Debug, PartialEq)]
+/// Whose checkpoint it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Origin {
+    Native,
+    /// Another tool's: no commit, no attempt, no checksums.
+    Foreign,
+}
+
+/// A checkpoint that was found, with its documents: what a load is planned from, on every rank.
+#[derive(Clone, PartialEq, Debug)]
 pub(super) struct Located {
-    pub(super) iteration: Iteration,
-    /// The attempt's directory, relative to the run.
-    pub(super) directory: String,
-    pub(super) metadata: Bytes,
-    pub(super) trainer_state: Bytes,
+    pub(super) origin: Origin,
+    /// `None` where another tool's files don't say.
+    pub(super) iteration: Option<Iteration>,
+    /// What the paths of the layout's files are relative to: of a run of this library, the attempt's directory.
+    pub(super) directory: Directory,
+    pub(super) layout: SavedLayout,
+    pub(super) trainer_state: Option<TrainerState>,
 }
 
 impl Located {
-    /// Finds the given iteration, or the newest committed one, and reads and verifies its documents.
+    /// Finds the given iteration, or the newest committed one, and reads and verifies its documents; where the place is
+    /// no run of this library, another tool's checkpoint. `file` names one file of the store, which can only be
+    /// another tool's.
+    ///
+    /// The bytes are for the other ranks, which make the same of them with [`Located::from_bytes`].
     pub(super) async fn find(
         storage: &dyn StorageBackend,
+        file: Option<&StoragePath>,
         wanted: Option<Iteration>,
-    ) -> Result<(Self, (Metadata, TrainerState)), CheckpointError> {
-        let none = |place: String| CheckpointError::NoCheckpoint { place };
-        let (iteration, checkpoint) = match wanted {
-            None => newest(storage).await?.ok_or_else(|| none(storage.to_string()))?,
-            Some(iteration) => {
-                let found = read_commit(storage, iteration).await?;
-                match found {
-                    Some(FoundCommit { commit: Commit::Committed(checkpoint), .. }) => {
-                        (iteration, checkpoint)
-                    }
-                    Some(FoundCommit { commit, .. }) => {
-                        let place = format!("{iteration} in {storage}");
-                        (iteration, commit.committed(&place)?)
-                    }
-                    None => return Err(none(format!("{iteration} in {storage}"))),
-                }
-            }
-        };
-        let iteration_directory = iteration_path(iteration).map_err(TransferError::from)?;
-        let digest = checkpoint.metadata();
-        let path = iteration_directory.join(&digest.path).map_err(TransferError::from)?;
-        let (metadata, _) = storage.read_all(&path, digest.length).await?;
-        digest.check(&metadata)?;
-        let directory =
-            iteration_directory.join(&checkpoint.attempt().directory()).map_err(TransferError::from)?;
-        let parsed = Metadata::parse(path.as_str(), &metadata)?;
-        let state = directory.join(&parsed.trainer_state.path).map_err(TransferError::from)?;
-        let (trainer_state, _) =
-            storage.read_all(&state, parsed.trainer_state.length.min(MAX_TRAINER_STATE_BYTES)).await?;
-        parsed.trainer_state.check(&trainer_state)?;
-        let state = TrainerState::parse(state.as_str(), &trainer_state)?;
-        let located = Self { iteration, directory: directory.as_str().to_owned(), metadata, trainer_state };
-        Ok((located, (parsed, state)))
-    }
-
-    /// The documents, parsed.
-    pub(super) fn parse(&self) -> Result<(Metadata, TrainerState), CheckpointError> {
-        let metadata = Metadata::parse(&format!("{}/metadata.json", self.directory), &self.metadata)?;
-        let state =
-            TrainerState::parse(&format!("{}/trainer_state.json", self.directory), &self.trainer_state)?;
-        Ok((metadata, state))
-    }
-
-    /// The attempt's directory.
-    pub(super) fn path(&self) -> Result<StoragePath, TransferError> {
-        Ok(StoragePath::parse(self.directory.as_str())?)
-    }
-
-    /// For the broadcast.
-    pub(super) fn encode(&self) -> Bytes {
-        let mut bytes = BytesMut::new();
-        bytes.put_u64(self.iteration.0);
-        for part in [self.directory.as_bytes(), &self.metadata, &self.trainer_state] {
-            bytes.put_u64(part.len() as u64);
-            bytes.put_slice(part);
+    ) -> Result<(Self, Bytes), CheckpointError> {
+        if file.is_none()
+            && let Some((iteration, checkpoint)) = committed(storage, wanted).await?
+        {
+            return native(storage, iteration, &checkpoint).await;
         }
-        bytes.freeze()
+        let opened = foreign(storage, file, wanted).await?;
+        let mut bytes = BytesMut::new();
+        bytes.put_u8(FOREIGN);
+        let text = opened.to_bytes().map_err(|error| CheckpointError::Invalid(error.to_string()))?;
+        bytes.put_slice(&text);
+        Ok((Self::from(opened), bytes.freeze()))
     }
 
-    /// The inverse of [`Located::encode`].
-    pub(super) fn decode(mut bytes: Bytes) -> Option<Self> {
-        let iteration = Iteration(bytes.try_get_u64().ok()?);
-        let mut part = || {
-            let length = usize::try_from(bytes.try_get_u64().ok()?).ok()?;
-            (length <= bytes.len()).then(|| bytes.split_to(length))
-        };
-        let directory = String::from_utf8(part()?.to_vec()).ok()?;
-        Some(Self { iteration, directory, metadata: part()?, trainer_state: part()? })
+    /// What rank 0 found, from its bytes.
+    pub(super) fn from_bytes(mut bytes: Bytes) -> Result<Self, CheckpointError> {
+        let lost = || CheckpointError::Transfer(TransferError::Lost);
+        match bytes.try_get_u8().map_err(|_| lost())? {
+            FOREIGN => Opened::from_bytes(&bytes).map(Self::from).ok_or_else(lost),
+            _ => {
+                let (iteration, directory, [metadata, state]) = split_native(bytes).ok_or_else(lost)?;
+                let metadata = Metadata::parse(&format!("{directory}/{METADATA_FILE}"), &metadata)?;
+                let state = TrainerState::parse(&format!("{directory}/{TRAINER_STATE_FILE}"), &state)?;
+                Ok(Self::native(iteration, directory, metadata, state))
+            }
+        }
     }
+
+    fn native(
+        iteration: Iteration,
+        directory: StoragePath,
+        metadata: Metadata,
+        trainer_state: TrainerState,
+    ) -> Self {
+        Self {
+            origin: Origin::Native,
+            iteration: Some(iteration),
+            directory: Directory::new(Some(directory)),
+            layout: metadata.layout,
+            trainer_state: Some(trainer_state),
+        }
+    }
+}
+
+impl From<Opened> for Located {
+    fn from(opened: Opened) -> Self {
+        let Opened { iteration, trainer_state, layout, directory } = opened;
+        Self { origin: Origin::Foreign, iteration, directory, layout, trainer_state }
+    }
+}
+
+/// The commit of the given iteration, or of the newest; `None` where there is none.
+async fn committed(
+    storage: &dyn StorageBackend,
+    wanted: Option<Iteration>,
+) -> Result<Option<(Iteration, CommittedCheckpoint)>, CheckpointError> {
+    let Some(iteration) = wanted else { return newest(storage).await };
+    match read_commit(storage, iteration).await? {
+        None => Ok(None),
+        Some(FoundCommit { commit: Commit::Committed(checkpoint), .. }) => Ok(Some((iteration, checkpoint))),
+        Some(FoundCommit { commit, .. }) => {
+            let checkpoint = commit.committed(&format!("{iteration} in {storage}"))?;
+            Ok(Some((iteration, checkpoint)))
+        }
+    }
+}
+
+/// Another tool's checkpoint: at `file`, or at the root of the store, or of an iteration below it.
+async fn foreign(
+    storage: &dyn StorageBackend,
+    file: Option<&StoragePath>,
+    wanted: Option<Iteration>,
+) -> Result<Opened, CheckpointError> {
+    let place = match wanted {
+        None => storage.to_string(),
+        Some(iteration) => format!("{iteration} in {storage}"),
+    };
+    let nothing = |hint: String| CheckpointError::NoCheckpoint { place: place.clone(), hint };
+    let below = match (file, wanted) {
+        (Some(_), Some(_)) => return Err(nothing("one file has no iterations; leave it out".to_owned())),
+        (Some(file), None) => Some(file.clone()),
+        (None, Some(iteration)) => Some(iteration_path(iteration).map_err(TransferError::from)?),
+        (None, None) => None,
+    };
+    let detected = match detect(storage, below.as_ref()).await {
+        Err(ForeignError::Nothing { hint, .. }) => return Err(nothing(format!("{hint}; {LOOK}"))),
+        Err(ForeignError::Unrecognised { hint, .. }) if wanted.is_some() => return Err(nothing(hint)),
+        other => other?,
+    };
+    Opened::open(storage, &detected).await?.ok_or_else(|| nothing(LOOK.to_owned()))
+}
+
+/// First byte of what rank 0 sends: which of the two follows.
+const NATIVE: u8 = 0;
+const FOREIGN: u8 = 1;
+
+/// Reads and verifies the documents of a checkpoint of this library. The other ranks get them byte for byte, so that
+/// each parses and proves what was saved.
+async fn native(
+    storage: &dyn StorageBackend,
+    iteration: Iteration,
+    checkpoint: &CommittedCheckpoint,
+) -> Result<(Located, Bytes), CheckpointError> {
+    let iteration_directory = iteration_path(iteration).map_err(TransferError::from)?;
+    let digest = checkpoint.metadata();
+    let path = iteration_directory.join(&digest.path).map_err(TransferError::from)?;
+    let (metadata, _) = storage.read_all(&path, digest.length).await?;
+    digest.check(&metadata)?;
+    let directory =
+        iteration_directory.join(&checkpoint.attempt().directory()).map_err(TransferError::from)?;
+    let parsed = Metadata::parse(path.as_str(), &metadata)?;
+    let digest = &parsed.trainer_state;
+    let path = directory.join(&digest.path).map_err(TransferError::from)?;
+    let (trainer_state, _) = storage.read_all(&path, digest.length.min(MAX_TRAINER_STATE_BYTES)).await?;
+    digest.check(&trainer_state)?;
+
+    let mut bytes = BytesMut::new();
+    bytes.put_u8(NATIVE);
+    bytes.put_u64(iteration.0);
+    for part in [directory.as_str().as_bytes(), &metadata, &trainer_state] {
+        bytes.put_u64(part.len() as u64);
+        bytes.put_slice(part);
+    }
+    let trainer_state = TrainerState::parse(path.as_str(), &trainer_state)?;
+    Ok((Located::native(iteration, directory, parsed, trainer_state), bytes.freeze()))
+}
+
+/// What [`native`] made; `None` for bytes of another form.
+fn split_native(mut bytes: Bytes) -> Option<(Iteration, StoragePath, [Bytes; 2])> {
+    let iteration = Iteration(bytes.try_get_u64().ok()?);
+    let mut part = || {
+        let length = usize::try_from(bytes.try_get_u64().ok()?).ok()?;
+        (length <= bytes.len()).then(|| bytes.split_to(length))
+    };
+    let directory = String::from_utf8(part()?.to_vec()).ok()?;
+    Some((iteration, StoragePath::parse(directory).ok()?, [part()?, part()?]))
 }

@@ -112,6 +112,17 @@ impl<'a> Meeting<'a> {
         Ok((answer, bytes))
     }
 
+    /// All ranks' keys together, sorted.
+    pub(super) fn union(&self, own: &[String]) -> Result<Vec<String>, CheckpointError> {
+        let lost = || CheckpointError::Transfer(TransferError::Lost);
+        let text = serde_json::to_vec(own).map_err(|_| lost())?;
+        let mut all = std::collections::BTreeSet::new();
+        for keys in self.collective.all_gather(text.into(), self.deadline())? {
+            all.extend(serde_json::from_slice::<Vec<String>>(&keys).map_err(|_| lost())?);
+        }
+        Ok(all.into_iter().collect())
+    }
+
     /// Sums words over all ranks.
     pub(super) fn sum(&self, words: &[u64]) -> Result<Vec<u64>, CheckpointError> {
         Ok(self.collective.all_reduce(words, Reduce::Sum, self.deadline())?)

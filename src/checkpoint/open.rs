@@ -1,11 +1,12 @@
 use super::commit::{list_iterations, newest, set_pin};
 use super::meeting::{Meeting, MeetingRules};
 use super::{CheckpointError, LoadRequest, Loaded, SaveError, SaveReport, SaveRequest};
+use crate::foreign::huggingface::Source;
 use crate::format::Iteration;
 use crate::transfer::{Job, NoProgress, Progress, Staging};
 use reshard_collective::Collective;
 use reshard_device::{Device, Host};
-use reshard_storage::{Meter, OpenOptions, StorageBackend};
+use reshard_storage::{Meter, OpenOptions, StorageBackend, StoragePath};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,25 +43,29 @@ impl Default for Options {
 /// Every rank has one, and all ranks make the same calls in the same order.
 pub struct Checkpoint {
     pub(super) storage: Arc<dyn StorageBackend>,
+    /// The file that the URI names, where it names one: it can only be another tool's.
+    pub(super) file: Option<StoragePath>,
     pub(super) options: Options,
     meter: Option<Arc<Meter>>,
     calls: AtomicU64,
 }
 
 impl Checkpoint {
-    /// Opens the run at `uri`: a path, `file://`, `s3://`, `gs://`, `az://` or `memory://`.
+    /// Opens the run at `uri`: a path, `file://`, `s3://`, `gs://`, `az://` or `memory://`. It may also be the place of
+    /// another tool's checkpoint, to load from: a directory, a safetensors file, or the index of several.
     ///
     /// # Errors
     /// [`CheckpointError::Storage`] for a URI or configuration that is not valid. Nothing is asked of the store yet.
     pub fn open(uri: &str, storage: OpenOptions, options: Options) -> Result<Self, CheckpointError> {
         let meter = Meter::counting();
+        let (uri, file) = split_file(uri);
         let storage = reshard_storage::open(uri, &storage.meter(Arc::clone(&meter)))?;
-        Ok(Self { meter: Some(meter), ..Self::new(storage, options) })
+        Ok(Self { meter: Some(meter), file, ..Self::new(storage, options) })
     }
 
     /// A run on a store that the caller made. Its retries are not known to reports.
     pub fn new(storage: Arc<dyn StorageBackend>, options: Options) -> Self {
-        Self { storage, options, meter: None, calls: AtomicU64::new(0) }
+        Self { storage, file: None, options, meter: None, calls: AtomicU64::new(0) }
     }
 
     /// The store.
@@ -150,5 +155,43 @@ impl Checkpoint {
 
     pub(super) fn retries(&self) -> u64 {
         self.meter.as_ref().map_or(0, |meter| meter.totals().retries)
+    }
+}
+
+/// The directory of a URI that names a safetensors file or index, and the file in it.
+fn split_file(uri: &str) -> (&str, Option<StoragePath>) {
+    let (directory, name) = match uri.rsplit_once('/') {
+        Some(("", name)) => ("/", name),
+        Some((directory, _)) if directory.ends_with(":/") => return (uri, None), // a bucket
+        Some(split) => split,
+        None => (".", uri),
+    };
+    match StoragePath::parse(name).ok().filter(|path| Source::from_path(path).is_some()) {
+        Some(file) => (directory, Some(file)),
+        None => (uri, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_opened_in_its_directory() {
+        let split = |uri| {
+            let (directory, file) = split_file(uri);
+            (directory, file.map(|file| file.to_string()))
+        };
+        let model = || Some("model.safetensors".to_owned());
+        assert_eq!(split("s3://bucket/a/model.safetensors"), ("s3://bucket/a", model()));
+        assert_eq!(split("s3://bucket/model.safetensors"), ("s3://bucket", model()));
+        assert_eq!(split("/model.safetensors"), ("/", model()));
+        assert_eq!(split("model.safetensors"), (".", model()));
+        assert_eq!(split("a/m.safetensors.index.json"), ("a", Some("m.safetensors.index.json".to_owned())));
+        for run in
+            ["s3://bucket/run", "run", "s3://bucket.safetensors", "s3://bucket/run.safetensors/", "/", "."]
+        {
+            assert_eq!(split(run), (run, None));
+        }
     }
 }

@@ -44,8 +44,8 @@ pub enum Verification {
 /// What a load did.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct LoadReport {
-    /// The iteration that was loaded.
-    pub iteration: u64,
+    /// The iteration that was loaded; `None` for safetensors files, which don't say one.
+    pub iteration: Option<u64>,
     /// This rank.
     pub rank: usize,
     /// Number of ranks.
@@ -64,7 +64,7 @@ pub struct LoadReport {
     pub verification: Verification,
     /// Values that became infinite in conversions on this rank.
     pub overflowed: u64,
-    /// Wanted keys that were not there, where that was allowed.
+    /// Keys that some rank wanted and that were not there, where that was allowed.
     pub missing: Vec<String>,
     /// Saved keys that no rank wanted, where that was allowed.
     pub unexpected: Vec<String>,
@@ -125,8 +125,9 @@ impl fmt::Display for LoadReport {
         };
         write!(
             f,
-            "loaded iteration {} on {} rank(s): {} needed, {} fetched in {} requests, {:.2} s, {verification}",
-            self.iteration,
+            "loaded {} on {} rank(s): {} needed, {} fetched in {} requests, {:.2} s, {verification}",
+            self.iteration
+                .map_or_else(|| "safetensors files".to_owned(), |number| format!("iteration {number}")),
             self.world_size,
             human_bytes(self.total.bytes_needed),
             human_bytes(self.total.bytes_fetched + self.total.table_bytes),
@@ -164,7 +165,7 @@ impl LoadReport {
             |own: u64, total: u64| format!("{} of {} over all ranks", human_bytes(own), human_bytes(total));
         let (own, total) = (&self.own, &self.total);
         let mut rows = vec![
-            ("iteration", self.iteration.to_string()),
+            ("iteration", self.iteration.map_or_else(|| "none".to_owned(), |number| number.to_string())),
             ("rank", format!("{} of {}", self.rank, self.world_size)),
             ("bytes needed", both(own.bytes_needed, total.bytes_needed)),
             ("bytes fetched", both(own.bytes_fetched, total.bytes_fetched)),

@@ -102,7 +102,7 @@ pub(super) fn save(
 
     let (opening, attempt) = open(checkpoint, &meeting, &request).map_err(before)?;
     let staging = checkpoint.staging(collective);
-    let plan = check(&request).and_then(|()| {
+    let plan = check(checkpoint, &request).and_then(|()| {
         let header = FileHeader {
             attempt: &attempt,
             iteration: request.iteration,
@@ -181,8 +181,11 @@ fn open(
 }
 
 /// Checks the caller's arguments against each other.
-fn check(request: &SaveRequest<'_>) -> Result<(), CheckpointError> {
+fn check(checkpoint: &Checkpoint, request: &SaveRequest<'_>) -> Result<(), CheckpointError> {
     let invalid = |text: String| Err(CheckpointError::Invalid(text));
+    if let Some(file) = &checkpoint.file {
+        return invalid(format!("`{file}` is one file; save to a directory"));
+    }
     for (key, tensor) in request.state.iter().filter(|(_, tensor)| tensor.alias_of().is_none()) {
         match request.data.get(key) {
             None if tensor.placements().is_empty() => {}

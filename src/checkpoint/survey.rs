@@ -2,7 +2,7 @@
 
 use super::commit::{iteration_path, list_iterations, read_commit};
 use super::inspect::world_size;
-use super::locate::Located;
+use super::locate::{Located, Origin};
 use super::{Checkpoint, CheckpointError, ErrorKind};
 use crate::format::{
     COMMIT_FILE, Commit, CommittedCheckpoint, Iteration, METADATA_FILE, ParallelSizes, TRAINER_STATE_FILE,
@@ -33,6 +33,8 @@ pub struct IterationEntry {
 pub enum IterationState {
     /// It is.
     Committed(Contents),
+    /// It is, of another tool: without a commit, without checksums.
+    Foreign(Contents),
     /// It was one, or an attempt was collected.
     Deleted,
     /// No attempt was published, or not yet.
@@ -54,8 +56,8 @@ pub struct Contents {
     pub tensors: usize,
     /// Number of ranks that saved it.
     pub world_size: Option<u32>,
-    /// The sizes of parallelism that it ran with.
-    pub ran_with: ParallelSizes,
+    /// The sizes of parallelism that it ran with; `None` where another tool's files don't say.
+    pub ran_with: Option<ParallelSizes>,
 }
 
 /// What an object of an iteration is for.
@@ -121,14 +123,12 @@ async fn entry(
     let listing = storage.list(Some(&directory), Depth::Children).await?;
     let commit = listing.objects.iter().find(|object| object.path.name() == COMMIT_FILE);
     let committed_at = commit.map(|object| object.modified);
-    let state = match commit {
-        None => IterationState::Uncommitted,
-        Some(_) => match state(&*storage, iteration).await {
-            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
-                IterationState::Damaged(error)
-            }
-            other => other?,
-        },
+    let state = match (state(&*storage, iteration).await, commit) {
+        (Err(CheckpointError::NoCheckpoint { .. }), None) => IterationState::Uncommitted,
+        (Err(error), _) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
+            IterationState::Damaged(error)
+        }
+        (state, _) => state?,
     };
     Ok(IterationEntry { iteration, committed_at, state })
 }
@@ -138,20 +138,24 @@ async fn state(
     iteration: Iteration,
 ) -> Result<IterationState, CheckpointError> {
     let pins = match read_commit(storage, iteration).await?.map(|found| found.commit) {
-        None => return Ok(IterationState::Uncommitted),
         Some(Commit::Deleted(_)) => return Ok(IterationState::Deleted),
         Some(Commit::Committed(checkpoint)) => checkpoint.pins().clone(),
+        None => BTreeSet::new(),
     };
-    let (_, (metadata, trainer_state)) = Located::find(storage, Some(iteration)).await?;
-    let layout = &metadata.layout;
-    Ok(IterationState::Committed(Contents {
+    let (Located { origin, layout, trainer_state, .. }, _) =
+        Located::find(storage, None, Some(iteration)).await?;
+    let contents = Contents {
         pins,
         bytes: layout.files.iter().map(|file| file.length).sum(),
         files: layout.files.len(),
         tensors: layout.tensors.len(),
-        world_size: world_size(layout),
-        ran_with: trainer_state.ran_with,
-    }))
+        world_size: world_size(&layout),
+        ran_with: trainer_state.map(|state| state.ran_with),
+    };
+    Ok(match origin {
+        Origin::Native => IterationState::Committed(contents),
+        Origin::Foreign => IterationState::Foreign(contents),
+    })
 }
 
 async fn objects(
@@ -167,8 +171,8 @@ async fn objects(
     let data = match &committed {
         None => BTreeSet::new(),
         Some(_) => {
-            let (_, (metadata, _)) = Located::find(storage, Some(iteration)).await?;
-            metadata.layout.files.into_iter().map(|file| file.path).collect()
+            let (located, _) = Located::find(storage, None, Some(iteration)).await?;
+            located.layout.files.into_iter().map(|file| file.path).collect()
         }
     };
     let role = |path: &str| role(committed.as_ref(), &data, path);

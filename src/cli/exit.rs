@@ -2,6 +2,7 @@
 
 use super::text::visible;
 use crate::checkpoint::{CheckpointError, ErrorKind};
+use crate::foreign::ForeignError;
 use crate::plan::PlanError;
 use crate::transfer::TransferError;
 use reshard_shard::ShardError;
@@ -77,9 +78,9 @@ impl Failure {
 impl From<CheckpointError> for Failure {
     fn from(error: CheckpointError) -> Self {
         let storage = match &error {
-            CheckpointError::Storage(error) | CheckpointError::Transfer(TransferError::Storage(error)) => {
-                Some(error)
-            }
+            CheckpointError::Storage(error)
+            | CheckpointError::Transfer(TransferError::Storage(error))
+            | CheckpointError::Foreign(ForeignError::Storage(error)) => Some(error),
             _ => None,
         };
         let exit = storage.map_or_else(|| of_kind(error.kind()), of_storage);

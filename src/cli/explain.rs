@@ -45,7 +45,7 @@ pub(super) struct Explain {
 #[derive(Serialize)]
 struct ExplainAnswer {
     uri: String,
-    iteration: u64,
+    iteration: Option<u64>,
     key: String,
     rank: u64,
     world_size: u64,
@@ -122,7 +122,7 @@ impl Explain {
             Traced { inspection: &inspection, plan: &plan, tensor: tensor.unwrap_or_default() as u32 };
         let answer = ExplainAnswer {
             uri: checkpoint.storage().to_string(),
-            iteration: inspection.iteration.0,
+            iteration: inspection.iteration.map(|iteration| iteration.0),
             key: self.key.clone(),
             rank: self.rank,
             world_size: topology.world_size(),
@@ -269,7 +269,7 @@ impl ExplainAnswer {
     fn text(&self) -> String {
         let at: Vec<String> = self.coordinates.iter().map(|(axis, at)| format!("{axis}{at}")).collect();
         let mut rows = vec![
-            ("iteration", self.iteration.to_string()),
+            ("iteration", self.iteration.map_or_else(|| "-".to_owned(), |number| number.to_string())),
             ("rank", format!("{} of {} {}", self.rank, self.world_size, at.join(" ")).trim_end().to_owned()),
             ("rules", self.rules.clone()),
             ("tensor", format!("{}, {} {:?}", self.key, self.dtype, self.global_shape)),

@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 
 /// List the iterations of a run, newest first, or the files of one iteration
 ///
-/// Each iteration is committed (it can be loaded), deleted (its space is or will be freed), uncommitted (a save failed or
-/// is still running) or damaged. Of an iteration, every object below it is listed with what it is for; a leftover belongs
+/// Each iteration is committed (it can be loaded), foreign (another tool's, which can be loaded too), deleted (its space is
+/// or will be freed), uncommitted (a save failed or is still running) or damaged. Of an iteration, every object below it is listed with what it is for; a leftover belongs
 /// to another attempt.
 #[derive(Args)]
 #[command(after_long_help = "\
@@ -93,7 +93,7 @@ fn list_iterations(checkpoint: &Checkpoint, newest: Option<usize>) -> Result<Ans
         ]);
     }
     let mut text = match listing.iterations.is_empty() {
-        true => format!("{} has no iterations\n", listing.uri),
+        true => format!("{} has no iterations; `reshard inspect` reads other tools' files\n", listing.uri),
         false => table.text(),
     };
     for row in &listing.iterations {
@@ -126,6 +126,7 @@ impl Row {
     fn of(entry: &IterationEntry) -> Self {
         let (state, contents, fault) = match &entry.state {
             IterationState::Committed(contents) => ("committed", Some(contents), None),
+            IterationState::Foreign(contents) => ("foreign", Some(contents), None),
             IterationState::Deleted => ("deleted", None, None),
             IterationState::Uncommitted => ("uncommitted", None, None),
             IterationState::Damaged(error) => ("damaged", None, Some(error.to_string())),
@@ -138,7 +139,7 @@ impl Row {
             files: contents.map(|contents| contents.files),
             tensors: contents.map(|contents| contents.tensors),
             world_size: contents.and_then(|contents| contents.world_size),
-            saved_with: contents.map(|contents| contents.ran_with),
+            saved_with: contents.and_then(|contents| contents.ran_with),
             pins: contents.map(|contents| contents.pins.clone()).unwrap_or_default(),
             fault,
         }

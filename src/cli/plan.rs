@@ -57,7 +57,7 @@ enum Objects {
 #[derive(Serialize)]
 struct PlanAnswer {
     uri: String,
-    iteration: u64,
+    iteration: Option<u64>,
     world_size: u64,
     topology: BTreeMap<String, u64>,
     vpp: u64,
@@ -116,7 +116,7 @@ impl Plan {
         ranks.iter().for_each(|rank| total.add(&rank.cost));
         let answer = PlanAnswer {
             uri: checkpoint.storage().to_string(),
-            iteration: inspection.iteration.0,
+            iteration: inspection.iteration.map(|iteration| iteration.0),
             world_size: topology.world_size(),
             topology: axes(topology).map(|(axis, size)| (axis.to_owned(), size)).collect(),
             vpp: topology.vpp(),
@@ -244,7 +244,7 @@ impl PlanAnswer {
         }
         table.row(self.total.cells("all".to_owned(), String::new()));
         let head = fields([
-            ("iteration", self.iteration.to_string()),
+            ("iteration", self.iteration.map_or_else(|| "-".to_owned(), |number| number.to_string())),
             ("topology", topology),
             ("rules", self.rules.clone()),
             ("checksums", if self.verify { "compared" } else { "not compared" }.to_owned()),

@@ -1,6 +1,7 @@
 //! The layout that a verb asks about: a topology and the rules that shard the checkpoint's tensors over it.
 
 use super::exit::{Exit, Failure};
+use super::inspect::checkpoint_name;
 use crate::checkpoint::Inspection;
 use crate::format::SavedLayout;
 use clap::{Args, ValueEnum};
@@ -118,10 +119,11 @@ fn detect(inspection: &Inspection, tensors: &[UnshardedTensor]) -> Result<Preset
              [[rule]]\nkeys = [\"*.up.weight\"]\ncut = [{{ axis = 0, over = \"tp\" }}]\n\n\
              [[rule]]\nkeys = [\"*\"]\nreplicated = true",
             keys.join(", "),
-            inspection.iteration,
+            checkpoint_name(inspection),
         )));
     };
-    let (config, stated) = (&mut preset.config, &inspection.trainer_state.model);
+    let (config, state) = (&mut preset.config, inspection.trainer_state.as_ref());
+    let stated = state.map(|state| state.model.clone()).unwrap_or_default();
     if let Some(heads) = stated.n_head.filter(|&heads| heads > 0) {
         let (q, kv) = (config.n_head * config.head_dim, config.n_kv_head * config.head_dim);
         if let Some(head_dim) = q.checked_div(heads).filter(|&head_dim| head_dim > 0) {

@@ -103,7 +103,7 @@ fn candidates(checkpoint: &Checkpoint) -> Result<Vec<Iteration>, Failure> {
     for entry in checkpoint.survey(None)? {
         match entry.state {
             IterationState::Committed(_) | IterationState::Damaged(_) => iterations.push(entry.iteration),
-            IterationState::Deleted | IterationState::Uncommitted => {}
+            IterationState::Foreign(_) | IterationState::Deleted | IterationState::Uncommitted => {}
         }
     }
     if iterations.is_empty() {

@@ -27,7 +27,8 @@ pub enum Detected {
 /// Tells what lies at `place`: a directory of a store (`None`: its root), or a safetensors file or index.
 ///
 /// # Errors
-/// [`ForeignError::Unrecognised`] with what lies there and what to do; [`ForeignError::Ambiguous`] where one of several
+/// [`ForeignError::Nothing`] where nothing looks like a checkpoint; [`ForeignError::Unrecognised`] with what lies there
+/// and what to do; [`ForeignError::Ambiguous`] where one of several
 /// files has to be named; what the store says.
 pub async fn detect(
     storage: &dyn StorageBackend,
@@ -125,7 +126,12 @@ impl<'a> Names<'a> {
     async fn below_iterations(&self, storage: &dyn StorageBackend) -> Result<Detected, ForeignError> {
         let number = |name: &str| name.strip_prefix(ITERATION_PREFIX)?.parse::<u64>().ok();
         let newest = self.directories.iter().filter_map(|name| Some((number(name)?, name))).max();
-        let Some((_, newest)) = newest else { return Err(self.unrecognised(self.hint())) };
+        let Some((_, newest)) = newest else {
+            return Err(match self.hint() {
+                Some(hint) => self.unrecognised(hint),
+                None => self.nothing(),
+            });
+        };
         let iteration = Directory::new(self.directory.file(newest).ok());
         let names = Names::of(storage, &iteration).await?;
         if names.has_file(COMMIT_FILE) || names.directories.iter().any(|name| is_attempt(name)) {
@@ -138,31 +144,46 @@ impl<'a> Names<'a> {
         }
         Err(self.unrecognised(&format!(
             "{newest}, the newest iteration there, has no metadata; {}",
-            names.hint()
+            names.hint().unwrap_or("the save was not finished")
         )))
     }
 
-    /// What to do about files that are not read here.
-    fn hint(&self) -> &'static str {
+    /// What to do about files that are not read here; `None` where they are of no known checkpoint.
+    fn hint(&self) -> Option<&'static str> {
         let ends = |extension: &str| self.files.iter().any(|file| file.ends_with(extension));
         let inside_ranks = self.directories.iter().any(|name| name.starts_with(RANK_PREFIX));
-        if self.files.is_empty() && self.directories.is_empty() {
-            "nothing lies there; check the path"
-        } else if ends(".distcp") {
-            "it is a torch.distributed.checkpoint, whose metadata is a pickle; load it with PyTorch and save it anew"
+        if ends(".distcp") {
+            Some(
+                "it is a torch.distributed.checkpoint, whose metadata is a pickle; load it with PyTorch and save it anew",
+            )
         } else if ends(".bin") || ends(".pt") || ends(".pth") {
-            "pickles and raw dumps are not read; convert them to safetensors"
+            Some("pickles and raw dumps are not read; convert them to safetensors")
         } else if inside_ranks || ends(".ckpt") {
-            "an InfiniTrain checkpoint has a metadata.json; without it the save was not finished, or is of the older kind that loads on its own topology only"
+            Some(
+                "an InfiniTrain checkpoint has a metadata.json; without it the save was not finished, or is of the older kind that loads on its own topology only",
+            )
         } else {
-            "known are runs of this library, safetensors files with or without an index, and InfiniTrain's sharded checkpoints"
+            None
         }
     }
 
+    fn nothing(&self) -> ForeignError {
+        let hint = match self.files.is_empty() && self.directories.is_empty() {
+            true => "nothing lies there; check the path",
+            false => {
+                "known are runs of this library, safetensors files with or without an index, and InfiniTrain's sharded checkpoints"
+            }
+        };
+        ForeignError::Nothing { place: self.directory.to_string(), hint: self.with_names(hint) }
+    }
+
     fn unrecognised(&self, hint: &str) -> ForeignError {
+        ForeignError::Unrecognised { place: self.directory.to_string(), hint: self.with_names(hint) }
+    }
+
+    /// The hint and the first few names that are there.
+    fn with_names(&self, hint: &str) -> String {
         let names: Vec<_> = self.files.iter().chain(&self.directories).take(NAMES).cloned().collect();
-        let hint =
-            if names.is_empty() { hint.to_owned() } else { format!("{hint} (found: {})", names.join(", ")) };
-        ForeignError::Unrecognised { place: self.directory.to_string(), hint }
+        if names.is_empty() { hint.to_owned() } else { format!("{hint} (found: {})", names.join(", ")) }
     }
 }

@@ -27,12 +27,20 @@ pub enum ForeignError {
     /// The header of a safetensors file.
     #[error(transparent)]
     Header(Box<FormatError>),
-    /// No checkpoint that is known here.
+    /// A checkpoint, or what is left of one, that is not read here.
     #[error("{place} holds no checkpoint that can be read: {hint}")]
     Unrecognised {
         /// The place.
         place: String,
         /// What lies there instead and what to do.
+        hint: String,
+    },
+    /// Nothing there looks like a checkpoint of any kind.
+    #[error("{place} holds no checkpoint that can be read: {hint}")]
+    Nothing {
+        /// The place.
+        place: String,
+        /// What lies there instead.
         hint: String,
     },
     /// More than one file could be meant.
@@ -121,7 +129,7 @@ impl ForeignError {
     /// What the user can do about it.
     pub fn kind(&self) -> ForeignErrorKind {
         match self {
-            Self::Unrecognised { .. } => ForeignErrorKind::NotFound,
+            Self::Unrecognised { .. } | Self::Nothing { .. } => ForeignErrorKind::NotFound,
             Self::Ambiguous { .. } => ForeignErrorKind::Invalid,
             Self::Version { .. } => ForeignErrorKind::Unsupported,
             Self::Storage(error) if error.is_not_found() => ForeignErrorKind::NotFound,

@@ -76,6 +76,16 @@ pub enum PlanError {
         /// The saved key that should fill it.
         winner: String,
     },
+    /// What is said to have been tied when it was saved is not in the checkpoint.
+    #[error(
+        "`{alias}` was said to have shared the storage of `{owner}`, but the checkpoint has no `{owner}`"
+    )]
+    SavedTie {
+        /// The key said to be the other's alias.
+        alias: String,
+        /// The key that should be there.
+        owner: String,
+    },
     /// A per-rank object is wanted on another number of ranks than it was saved on.
     #[error(
         "object `{name}` was saved by {saved} rank(s) and this run has {running}: each rank's own cannot be chosen; ask for all ranks' objects, or start them fresh"

@@ -1,7 +1,7 @@
 use super::box_tree::BoxTree;
 use super::coalesce::{FileExtents, coalesce};
 use super::copy::{Copy, CopyKind};
-use super::lookup::{TieWinners, resolve_tie};
+use super::lookup::{Known, SavedTies, TieWinners, check_ties, resolve_tie};
 use super::padding::{filled_shape, split_at_padding};
 use super::pattern::LocalPattern;
 use super::{CostModel, DTypeContract, PlanError, Select};
@@ -24,6 +24,8 @@ pub struct LoadRules {
     pub verify: bool,
     /// Which saved key fills a tensor that is tied here and was not when it was saved.
     pub tie_winners: TieWinners,
+    /// Which names shared one storage when they were saved, where the checkpoint does not say so.
+    pub saved_ties: SavedTies,
 }
 
 /// What a rank wants of the per-rank objects.
@@ -158,6 +160,8 @@ impl<'a> LoadPlanner<'a> {
         target: &ShardedStateDict,
         objects: &BTreeSet<(String, u32)>,
     ) -> Result<LoadPlan, PlanError> {
+        let known = Known { saved: self.saved, ties: &self.rules.saved_ties };
+        check_ties(known)?;
         let mut main = Draft::default();
         let mut ties = Draft::default();
         for (key, wanted) in target.iter() {
@@ -168,7 +172,7 @@ impl<'a> LoadPlanner<'a> {
             if owner_here {
                 continue; // its bytes are the owner's
             }
-            let Some(tie) = resolve_tie(self.saved, target, &self.rules.tie_winners, key, wanted)? else {
+            let Some(tie) = resolve_tie(known, target, &self.rules.tie_winners, key, wanted)? else {
                 main.plan.missing.push(key.to_owned());
                 continue;
             };

@@ -9,6 +9,11 @@ use std::collections::BTreeMap;
 /// The key is that of the tensor that owns the storage in the target, the value the saved key that wins.
 pub type TieWinners = BTreeMap<String, String>;
 
+/// Names that shared one storage when they were saved, where the checkpoint does not say so, as other tools' don't:
+/// alias to owner, which must be a saved key. A tensor that is stored under its own name is always filled from there; a
+/// tie only finds what was saved under one of the names (a moment of a shared parameter, the weight of an output head).
+pub type SavedTies = BTreeMap<String, String>;
+
 /// The saved tensor that holds the bytes of `key`, after following an alias.
 pub(crate) fn stored<'a>(saved: &'a SavedLayout, key: &'a str) -> Option<(&'a str, &'a SavedTensor)> {
     let tensor = saved.tensors.get(key)?;
@@ -18,28 +23,48 @@ pub(crate) fn stored<'a>(saved: &'a SavedLayout, key: &'a str) -> Option<(&'a st
     }
 }
 
+/// What a checkpoint says, and what its reader knows besides.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) saved: &'a SavedLayout,
+    pub(crate) ties: &'a SavedTies,
+}
+
+/// Checks that the owners of the ties are saved.
+pub(crate) fn check_ties(known: Known<'_>) -> Result<(), PlanError> {
+    match known.ties.iter().find(|(_, owner)| !known.saved.tensors.contains_key(*owner)) {
+        Some((alias, owner)) => Err(PlanError::SavedTie { alias: alias.clone(), owner: owner.clone() }),
+        None => Ok(()),
+    }
+}
+
 /// The saved key that fills the wanted tensor `key`.
 ///
 /// A state of a parameter that was tied when it was saved is stored under one name only (a framework's optimizer
 /// sees the shared tensor once), so the names that shared its storage are tried too.
-pub(crate) fn source_key(saved: &SavedLayout, key: &str, wanted: &ShardedTensor) -> Option<String> {
+pub(crate) fn source_key(known: Known<'_>, key: &str, wanted: &ShardedTensor) -> Option<String> {
+    let saved = known.saved;
     if let Some((found, _)) = stored(saved, key) {
         return Some(found.to_owned());
     }
-    let parameter = wanted.parameter()?;
-    shares_storage(saved, parameter)
+    let parameter = wanted.parameter().unwrap_or(key);
+    shares_storage(known, parameter)
         .map(|other| renamed(key, parameter, other))
         .find_map(|other| stored(saved, &other).map(|(found, _)| found.to_owned()))
 }
 
-/// The other saved keys whose bytes are those of `key`.
-fn shares_storage<'a>(saved: &'a SavedLayout, key: &'a str) -> impl Iterator<Item = &'a str> {
-    let owner = stored(saved, key).map(|(owner, _)| owner);
-    saved.tensors.iter().filter_map(move |(other, tensor)| {
+/// The other keys whose bytes are, or were when they were saved, those of `key`.
+fn shares_storage<'a>(known: Known<'a>, key: &'a str) -> impl Iterator<Item = &'a str> {
+    let owner = stored(known.saved, key).map(|(owner, _)| owner);
+    let saved = known.saved.tensors.iter().filter_map(move |(other, tensor)| {
         let same =
             owner == Some(other.as_str()) || tensor.alias_of.is_some() && tensor.alias_of.as_deref() == owner;
-        (same && other != key).then_some(other.as_str())
-    })
+        same.then_some(other.as_str())
+    });
+    let told_owner = known.ties.get(key).map_or(key, String::as_str);
+    let told = known.ties.iter().filter(move |(_, owner)| *owner == told_owner);
+    let told = told.flat_map(|(alias, owner)| [owner.as_str(), alias.as_str()]);
+    saved.chain(told).filter(move |other| *other != key)
 }
 
 fn renamed(key: &str, from: &str, to: &str) -> String {
@@ -59,14 +84,15 @@ pub(crate) struct Tie {
 /// How the wanted tensor `key`, which owns its storage, is filled, given the target's aliases of it (or of its
 /// parameter, for an optimizer state).
 pub(crate) fn resolve_tie(
-    saved: &SavedLayout,
+    known: Known<'_>,
     target: &ShardedStateDict,
     winners: &TieWinners,
     key: &str,
     wanted: &ShardedTensor,
 ) -> Result<Option<Tie>, PlanError> {
     let owner = wanted.parameter().unwrap_or(key);
-    let source = source_key(saved, key, wanted);
+    let saved = known.saved;
+    let source = source_key(known, key, wanted);
     let mut others: Vec<String> = Vec::new();
     for (alias, tensor) in target.iter() {
         let tied_key = match tensor.alias_of() {

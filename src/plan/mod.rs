@@ -30,7 +30,7 @@ pub(crate) use error::quoted;
 pub use load::{
     Destination, LoadCost, LoadPlan, LoadPlanner, LoadRules, ObjectChoice, PlannedTensor, Request, ZeroFill,
 };
-pub use lookup::TieWinners;
+pub use lookup::{SavedTies, TieWinners};
 pub use manifest::manifest;
 pub use objects::choose_objects;
 pub use pattern::LocalPattern;

@@ -142,7 +142,8 @@ impl TrainingRun {
     ///
     /// # Errors
     /// [`CheckpointError`] on every rank where one fails: [`CheckpointError::Architecture`] for another model,
-    /// [`CheckpointError::NoCheckpoint`] where the named iteration is not there, [`CheckpointError::Pinned`] where one to
+    /// [`CheckpointError::NoCheckpoint`] where the named iteration is not there, [`CheckpointError::NoTrainerState`] for
+    /// safetensors files, which have none, [`CheckpointError::Pinned`] where one to
     /// be discarded is pinned, [`CheckpointError::Unsupported`] for `discard_newer` on a store without conditional updates,
     /// and those of [`Checkpoint::load`](crate::checkpoint::Checkpoint::load).
     pub fn resume_from_checkpoint(
@@ -169,13 +170,13 @@ impl TrainingRun {
                 Verdict::Removed => removed = Some(error),
             }
         };
-        self.resumed = Some(loaded.iteration);
+        let mut resumed = self.resumed(loaded)?;
+        self.resumed = Some(resumed.iteration);
         self.background.discard.clear();
         let lead = meeting.is_lead();
         if discard_newer && lead {
             self.background.discard.extend(newer.iter().map(|&iteration| Iteration(iteration)));
         }
-        let mut resumed = self.resumed(loaded);
         let notes = &mut resumed.report.notes;
         if let Some(removed) = removed {
             notes.push(format!("started over: {removed}"));
@@ -218,11 +219,14 @@ impl TrainingRun {
         choice: &Choice,
     ) -> Result<Loaded, CheckpointError> {
         let further = request.check;
-        let check = |iteration: Iteration, saved: &TrainerState| {
-            let mut differences = compare_architecture(&saved.model, &self.model);
+        let check = |iteration: Option<Iteration>, saved: Option<&TrainerState>| {
+            let (Some(at), Some(state)) = (iteration, saved) else {
+                return Err(CheckpointError::NoTrainerState);
+            };
+            let mut differences = compare_architecture(&state.model, &self.model);
             differences.retain(|difference| !difference.is_padding());
             if !differences.is_empty() {
-                return Err(CheckpointError::Architecture { iteration: iteration.0, differences });
+                return Err(CheckpointError::Architecture { iteration: at.0, differences });
             }
             further.map_or(Ok(()), |check| check(iteration, saved))
         };
@@ -269,10 +273,13 @@ impl TrainingRun {
         }
     }
 
-    fn resumed(&self, loaded: Loaded) -> Resumed {
+    fn resumed(&self, loaded: Loaded) -> Result<Resumed, CheckpointError> {
         let Loaded { iteration, tensors, objects, trainer_state, report } = loaded;
-        let saved_sizes = trainer_state.ran_with;
-        let state = TrainerState { model: self.model.clone(), ran_with: self.sizes, ..trainer_state };
-        Resumed { iteration, tensors, objects, state, saved_sizes, report }
+        let (Some(iteration), Some(saved)) = (iteration, trainer_state) else {
+            return Err(CheckpointError::NoTrainerState); // refused before any data was read
+        };
+        let saved_sizes = saved.ran_with;
+        let state = TrainerState { model: self.model.clone(), ran_with: self.sizes, ..saved };
+        Ok(Resumed { iteration, tensors, objects, state, saved_sizes, report })
     }
 }

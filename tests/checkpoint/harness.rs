@@ -3,9 +3,10 @@
 use reshard::checkpoint::{
     Checkpoint, CheckpointError, CommitMode, LoadRequest, Loaded, Options, SaveError, SaveReport, SaveRequest,
 };
-use reshard::collective::{ThreadRank, Threads};
+use reshard::collective::{Collective, ThreadRank, Threads};
 use reshard::format::{Iteration, ModelConfig, ParallelSizes, TrainerState};
-use reshard::shard::ShardedStateDict;
+use reshard::plan::ObjectChoice;
+use reshard::shard::{ShardedStateDict, ShardedTensorBuilder};
 use reshard::storage::{OpenOptions, StorageBackend};
 use reshard_oracle::layouts::Tensor;
 use reshard_oracle::{cut, first_difference, full_tensor};
@@ -65,16 +66,58 @@ pub fn save_all(
     tensors: &[Tensor],
     dicts: &[ShardedStateDict],
 ) -> Vec<Result<SaveReport, SaveError>> {
+    save_with(storage, step, dicts, |rank, key| {
+        let tensor = tensors.iter().find(|tensor| tensor.key == key).unwrap();
+        cut(&full_tensor(key, tensor.dtype, &tensor.shape), dicts[rank].get(key).unwrap())
+    })
+}
+
+/// As [`save_all`], with the local bytes that `local` gives for rank and key.
+pub fn save_with(
+    storage: &Arc<dyn StorageBackend>,
+    step: u64,
+    dicts: &[ShardedStateDict],
+    local: impl Fn(usize, &str) -> Vec<u8> + Sync,
+) -> Vec<Result<SaveReport, SaveError>> {
     on_ranks(dicts.len(), |rank| {
-        let index = reshard::collective::Collective::rank(&rank);
-        let buffers = local_buffers(tensors, &dicts[index]);
-        let data = buffers.iter().map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();
+        let index = rank.rank();
+        let own = dicts[index].iter().filter(|(_, tensor)| tensor.alias_of().is_none());
+        let buffers: BTreeMap<&str, Vec<u8>> = own.map(|(key, _)| (key, local(index, key))).collect();
+        let data = buffers.iter().map(|(&key, bytes)| (key, bytes.as_slice())).collect();
         let state = trainer_state(step);
         let mut request = SaveRequest::new(Iteration(step), &dicts[index], data, &state);
         let object = vec![index as u8; index * 7];
         request.objects.insert("rng".to_owned(), &object);
         handle(storage).save(&rank, request)
     })
+}
+
+/// Loads on all ranks into new tensors. Per-rank objects are left out.
+pub fn load(
+    storage: &Arc<dyn StorageBackend>,
+    dicts: &[ShardedStateDict],
+    adjust: impl Fn(&mut LoadRequest<'_>) + Sync,
+) -> Vec<Result<Loaded, CheckpointError>> {
+    on_ranks(dicts.len(), |rank| {
+        let mut request = LoadRequest::new(&dicts[rank.rank()]);
+        request.objects = ObjectChoice::Fresh;
+        adjust(&mut request);
+        handle(storage).load(&rank, request)
+    })
+}
+
+/// Tensors of one rank, all of it.
+pub fn dict<'a>(tensors: impl IntoIterator<Item = (&'a str, ShardedTensorBuilder)>) -> ShardedStateDict {
+    let mut dict = ShardedStateDict::new();
+    for (key, builder) in tensors {
+        dict.insert(key, builder.build(key).unwrap()).unwrap();
+    }
+    dict
+}
+
+/// The error of every rank; panics where one succeeded.
+pub fn errors<T: std::fmt::Debug, E: std::fmt::Display>(results: Vec<Result<T, E>>) -> Vec<String> {
+    results.into_iter().map(|result| result.unwrap_err().to_string()).collect()
 }
 
 /// How a test loads.
@@ -94,7 +137,7 @@ pub fn load_and_check(
     adjust: impl Fn(&mut LoadRequest<'_>) + Sync,
 ) -> Vec<Result<Loaded, CheckpointError>> {
     on_ranks(dicts.len(), |rank| {
-        let index = reshard::collective::Collective::rank(&rank);
+        let index = rank.rank();
         let dict = &dicts[index];
         let expected = local_buffers(tensors, dict);
         let mut own: BTreeMap<String, Vec<u8>> =

@@ -25,7 +25,7 @@ proptest! {
         });
         for loaded in loaded {
             let loaded = loaded.unwrap();
-            prop_assert_eq!(&loaded.trainer_state, &trainer_state(12));
+            prop_assert_eq!(loaded.trainer_state.as_ref(), Some(&trainer_state(12)));
             prop_assert_eq!(loaded.objects.len() as u64, ranks);
             for ((name, rank), bytes) in &loaded.objects {
                 prop_assert_eq!((name.as_str(), bytes.to_vec()), ("rng", vec![*rank as u8; *rank as usize * 7]));

@@ -5,6 +5,7 @@
 mod command;
 mod diagnosing;
 mod explaining;
+mod foreign;
 mod form;
 mod looking;
 mod planning;

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod hostile;
-mod writer;
+mod store;
 
 use reshard::foreign::infinitrain::{self, Checkpoint};
 use reshard::foreign::{Detected, Directory, ForeignError, detect};
@@ -14,9 +14,9 @@ use reshard_oracle::{cut, first_difference};
 use reshard_shard::{DType, Region, ShardedStateDict, ShardedTensor, Split, StateGroup};
 use serde_json::json;
 use std::num::NonZeroU32;
-use writer::{DIRECTORY, ROWS, Run, WORDS, Written, put, write};
+use store::{DIRECTORY, ROWS, Run, WORDS, Written, put, write};
 
-const TWO_BY_TWO: Run = Run { tp: 2, pp: 2, dp: 2, legacy_names: false, reversed: false };
+const TWO_BY_TWO: Run = Run { tp: 2, pp: 2, dp: 2, legacy_names: false, reversed: false, tied: false };
 
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
@@ -69,7 +69,7 @@ fn check_layout(written: &Written, layout: &SavedLayout) {
 #[test]
 fn every_chunk_is_the_naive_cut_on_every_topology() {
     for (tp, pp, dp) in [(1, 1, 1), (2, 1, 1), (1, 2, 3), (2, 2, 2), (4, 4, 1)] {
-        let written = write(Run { tp, pp, dp, legacy_names: false, reversed: false });
+        let written = write(Run { tp, pp, dp, legacy_names: false, reversed: false, tied: false });
         let opened = open(&written.storage).unwrap();
         check_layout(&written, &opened.layout);
         // Two files of each of the writers, which are the first data-parallel ranks.
@@ -149,7 +149,7 @@ fn the_trainer_state_and_the_scheduler_come_along() {
     let written = write(TWO_BY_TWO);
     let state = open(&written.storage).unwrap().trainer_state.unwrap();
     assert_eq!((state.global_step, state.consumed_train_samples), (42, 5000));
-    assert_eq!((state.model.n_kv_head, state.model.original_vocab_size), (Some(2), Some(WORDS)));
+    assert_eq!((state.model.n_kv_head, state.model.original_vocab_size), (Some(4), Some(WORDS)));
     assert_eq!(state.model.padded_vocab_size, Some(ROWS));
     let two = NonZeroU32::new(2).unwrap();
     let one = NonZeroU32::MIN;

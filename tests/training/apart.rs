@@ -189,7 +189,7 @@ fn a_rank_that_panics_midway_fails_the_others_now_and_later() {
         let target = dict(rank.rank(), 3);
         let mut request = ResumeRequest::new(&target);
         let panics = rank.rank() == 2;
-        let check = |_, _: &_| if panics { panic!("on purpose") } else { Ok(()) };
+        let check = |_, _: Option<&_>| if panics { panic!("on purpose") } else { Ok(()) };
         request.load.check = Some(&check);
         run.resume_from_checkpoint(rank, request).map(drop)
     };

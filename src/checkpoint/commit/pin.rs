@@ -1,5 +1,6 @@
 use super::{FoundCommit, cannot_remove, commit_path, read_commit};
 use crate::checkpoint::CheckpointError;
+use crate::checkpoint::error::LOOK;
 use crate::format::{Commit, Iteration};
 use crate::transfer::TransferError;
 use bytes::Bytes;
@@ -21,7 +22,8 @@ pub(crate) async fn set_pin(
     }
     let place = format!("{iteration} in {storage}");
     let Some(FoundCommit { commit, version }) = read_commit(storage, iteration).await? else {
-        return Err(CheckpointError::NoCheckpoint { place });
+        let hint = LOOK.to_owned();
+        return Err(CheckpointError::NoCheckpoint { place, hint });
     };
     let checkpoint = commit.committed(&place)?;
     let mut pins = checkpoint.pins().clone();

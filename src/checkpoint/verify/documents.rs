@@ -2,6 +2,7 @@
 
 use super::{VerifyFault, VerifyFaultKind, VerifyReport};
 use crate::checkpoint::commit::{commit_path, iteration_path, read_commit};
+use crate::checkpoint::error::LOOK;
 use crate::checkpoint::{CheckpointError, ErrorKind};
 use crate::format::{
     AttemptId, Commit, Iteration, METADATA_FILE, Metadata, ObjectDigest, SavedLayout, TrainerState,
@@ -32,6 +33,12 @@ pub(super) async fn is_worth_a_look(
     }
 }
 
+/// The error where there is nothing to verify.
+pub(super) fn nothing(place: String) -> CheckpointError {
+    let hint = format!("{LOOK}; what other tools wrote has no checksums to compare");
+    CheckpointError::NoCheckpoint { place, hint }
+}
+
 /// Reads commit, metadata and trainer state. `None` where the data files can't be judged; the report says why.
 pub(super) async fn read(
     storage: &dyn StorageBackend,
@@ -40,7 +47,7 @@ pub(super) async fn read(
 ) -> Result<Option<Documents>, CheckpointError> {
     let place = || format!("{iteration} in {storage}");
     let checkpoint = match read_commit(storage, iteration).await {
-        Ok(None) => return Err(CheckpointError::NoCheckpoint { place: place() }),
+        Ok(None) => return Err(nothing(place())),
         Ok(Some(found)) => found.commit.committed(&place())?,
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             let path = commit_path(iteration).map_err(TransferError::from)?;

@@ -76,7 +76,7 @@ async fn newest(storage: &dyn StorageBackend) -> Result<Iteration, CheckpointErr
             return Ok(iteration);
         }
     }
-    Err(CheckpointError::NoCheckpoint { place: storage.to_string() })
+    Err(documents::nothing(storage.to_string()))
 }
 
 /// What all files of one checkpoint share.

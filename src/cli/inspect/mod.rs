@@ -11,7 +11,7 @@ use globset::Glob;
 
 /// Show what a checkpoint holds, or where a tensor of it lies
 ///
-/// Without a key: iteration, attempt, sizes it ran with, model configuration, totals by group and dtype, files. With the
+/// Without a key: iteration, attempt, sizes it ran with, model configuration, totals by group and dtype, files. Other tools' checkpoints (Hugging Face safetensors, InfiniTrain) say less of themselves. With the
 /// key of a tensor: dtype, shapes, declared split, and every stored chunk with its file and offset. A glob that is no key
 /// (`transformer.h.0.*`, `*`) lists the tensors that it matches. Nothing but the checkpoint's small documents is read.
 #[derive(Args)]
@@ -76,8 +76,13 @@ pub(super) fn no_such_tensor(inspection: &Inspection, key: &str) -> Failure {
         true => "`reshard inspect URI '*'` lists the keys".to_owned(),
         false => format!("did you mean {}?", near.join(" or ")),
     };
-    let iteration = inspection.iteration;
-    Failure::new(Exit::NotFound, format!("{iteration} has no tensor `{key}`; {hint}"))
+    let name = checkpoint_name(inspection);
+    Failure::new(Exit::NotFound, format!("{name} has no tensor `{key}`; {hint}"))
+}
+
+/// A checkpoint in a sentence.
+pub(super) fn checkpoint_name(inspection: &Inspection) -> String {
+    inspection.iteration.map_or_else(|| "the checkpoint".to_owned(), |iteration| iteration.to_string())
 }
 
 /// How many bytes two keys have in common at their beginning and, of the rest, at their end.

@@ -13,13 +13,14 @@ use std::collections::BTreeMap;
 #[derive(Serialize)]
 struct Summary<'a> {
     uri: String,
-    iteration: u64,
+    iteration: Option<u64>,
+    foreign: bool,
     attempt: Option<String>,
     world_size: Option<u32>,
-    saved_with: ParallelSizes,
-    global_step: u64,
-    consumed_train_samples: u64,
-    model: &'a ModelConfig,
+    saved_with: Option<ParallelSizes>,
+    global_step: Option<u64>,
+    consumed_train_samples: Option<u64>,
+    model: Option<&'a ModelConfig>,
     tensors: usize,
     aliases: usize,
     /// Of the tensors, without headers and checksums.
@@ -27,7 +28,6 @@ struct Summary<'a> {
     groups: BTreeMap<&'static str, Total>,
     dtypes: BTreeMap<&'static str, Total>,
     objects: Vec<ObjectTotal<'a>>,
-    metadata_bytes: u64,
     files: Vec<FileRow<'a>>,
 }
 
@@ -60,23 +60,24 @@ pub(super) fn answer(uri: String, inspection: &Inspection) -> Result<Answer, Fai
 
 impl<'a> Summary<'a> {
     fn of(uri: String, inspection: &'a Inspection) -> Self {
-        let Inspection { iteration, directory, layout, metadata_bytes, trainer_state } = inspection;
+        let Inspection { iteration, foreign, directory, layout, trainer_state } = inspection;
+        let state = trainer_state.as_ref();
         let mut summary = Self {
             uri,
-            iteration: iteration.0,
-            attempt: attempt_of(directory),
+            iteration: iteration.map(|iteration| iteration.0),
+            foreign: *foreign,
+            attempt: directory.as_deref().and_then(attempt_of),
             world_size: inspection.world_size(),
-            saved_with: trainer_state.ran_with,
-            global_step: trainer_state.global_step,
-            consumed_train_samples: trainer_state.consumed_train_samples,
-            model: &trainer_state.model,
+            saved_with: state.map(|state| state.ran_with),
+            global_step: state.map(|state| state.global_step),
+            consumed_train_samples: state.map(|state| state.consumed_train_samples),
+            model: state.map(|state| &state.model),
             tensors: layout.tensors.len(),
             aliases: layout.tensors.values().filter(|tensor| tensor.alias_of.is_some()).count(),
             bytes: 0,
             groups: BTreeMap::new(),
             dtypes: BTreeMap::new(),
             objects: objects(layout),
-            metadata_bytes: *metadata_bytes,
             files: files(layout),
         };
         for tensor in layout.tensors.values() {
@@ -96,6 +97,10 @@ impl<'a> Summary<'a> {
     }
 
     fn text(&self) -> String {
+        let unknown = || "-".to_owned();
+        let number = |number: Option<u64>| number.map_or_else(unknown, |number| number.to_string());
+        let origin =
+            |foreign| if foreign { "another tool's, without checksums".to_owned() } else { unknown() };
         let model = serde_json::to_value(self.model).unwrap_or_default();
         let model = model.as_object().into_iter().flatten().map(|(name, value)| format!("{name}={value}"));
         let named = |(name, total): (&&str, &Total)| {
@@ -103,11 +108,11 @@ impl<'a> Summary<'a> {
         };
         let mut rows = vec![
             ("uri", self.uri.clone()),
-            ("iteration", self.iteration.to_string()),
-            ("attempt", self.attempt.clone().unwrap_or_else(|| "-".to_owned())),
-            ("saved with", saved_with(&self.saved_with, self.world_size)),
-            ("global step", self.global_step.to_string()),
-            ("samples", self.consumed_train_samples.to_string()),
+            ("iteration", number(self.iteration)),
+            ("attempt", self.attempt.clone().unwrap_or_else(|| origin(self.foreign))),
+            ("saved with", self.saved_with.map_or_else(unknown, |sizes| saved_with(&sizes, self.world_size))),
+            ("global step", number(self.global_step)),
+            ("samples", number(self.consumed_train_samples)),
             ("model", model.collect::<Vec<_>>().join(" ")),
             ("tensors", format!("{} ({} tied), {}", self.tensors, self.aliases, human_bytes(self.bytes))),
         ];
@@ -117,7 +122,6 @@ impl<'a> Summary<'a> {
             let (ranks, bytes) = (count(object.ranks as u64, "rank"), human_bytes(object.bytes));
             ("object", format!("{} of {ranks}, {bytes}", object.name))
         }));
-        rows.push(("metadata", human_bytes(self.metadata_bytes)));
         let mut table = Table::new(["file", "bytes", "blocks", "runs"]);
         for file in &self.files {
             let blocks = match (file.blocks, file.block_bytes) {

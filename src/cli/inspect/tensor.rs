@@ -12,7 +12,7 @@ use serde::Serialize;
 #[derive(Serialize)]
 struct TensorAnswer<'a> {
     uri: String,
-    iteration: u64,
+    iteration: Option<u64>,
     key: &'a str,
     group: &'static str,
     dtype: DType,
@@ -38,7 +38,7 @@ struct ChunkRow<'a> {
 #[derive(Serialize)]
 struct ListAnswer<'a> {
     uri: String,
-    iteration: u64,
+    iteration: Option<u64>,
     tensors: Vec<ListRow<'a>>,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn answer(uri: String, inspection: &Inspection, key: &str) -> Result<
     };
     let answer = TensorAnswer {
         uri,
-        iteration: inspection.iteration.0,
+        iteration: inspection.iteration.map(|iteration| iteration.0),
         key,
         group: group_name(tensor.group),
         dtype: tensor.dtype,
@@ -118,7 +118,8 @@ pub(super) fn list(uri: String, inspection: &Inspection, keys: &[&String]) -> Re
         rows.push(ListRow { key, group, dtype, global_shape, bytes, alias_of, chunks });
     }
     let text = format!("{}{}\n", table.text(), count(rows.len() as u64, "tensor"));
-    let answer = ListAnswer { uri, iteration: inspection.iteration.0, tensors: rows };
+    let answer =
+        ListAnswer { uri, iteration: inspection.iteration.map(|iteration| iteration.0), tensors: rows };
     Answer::new(Exit::Ok, &answer, text)
 }
 

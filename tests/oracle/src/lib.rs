@@ -2,6 +2,7 @@
 //! them element by element, by the definition of a placement.
 
 mod fill;
+pub mod infinitrain;
 pub mod layouts;
 mod random;
 mod tier;

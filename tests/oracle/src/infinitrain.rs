@@ -1,15 +1,19 @@
-//! An InfiniTrain version 3 checkpoint, written by hand from the description of the format: nothing here knows regions,
-//! chunks or plans.
+//! An InfiniTrain version 3 checkpoint, written by hand from the description of the format, and what each of its ranks
+//! holds: nothing here knows regions, chunks or plans.
+#![allow(clippy::panic, reason = "the oracle is for tests: a case that cannot be built should stop them")]
 
-use reshard::storage::{MemoryBackend, StorageBackend, StoragePath};
-use reshard_oracle::full_tensor;
+use crate::full_tensor;
 use reshard_shard::DType;
 use std::collections::BTreeMap;
 
 /// A tensor as the whole job sees it.
+#[derive(Clone, Debug)]
 pub struct Whole {
+    /// Element type.
     pub dtype: DType,
+    /// Global shape.
     pub shape: Vec<u64>,
+    /// Dense, row-major.
     pub bytes: Vec<u8>,
 }
 
@@ -29,32 +33,54 @@ struct Parameter {
     trained: bool,
 }
 
-/// Sizes of a small GPT-2 with grouped queries: rows of Q, and of K and of V.
+/// Layers of a small GPT-2 with grouped queries: eight heads of one element, four for K and V.
 pub const LAYERS: u64 = 4;
-const WIDTH: u64 = 8;
-const QUERIES: u64 = 8;
-const KEYS: u64 = 4;
-const BLOCK: u64 = 6;
+/// Width of the model.
+pub const WIDTH: u64 = 8;
+/// Rows of Q: heads.
+pub const QUERIES: u64 = 8;
+/// Rows of K, and of V: heads of theirs.
+pub const KEYS: u64 = 4;
+/// Longest sequence.
+pub const BLOCK: u64 = 6;
+/// Size of the vocabulary.
 pub const WORDS: u64 = 21;
+/// Size of the vocabulary with padding.
 pub const ROWS: u64 = 24;
+/// Where the checkpoint lies.
+pub const DIRECTORY: &str = "run/iter_0000042";
+
+const WTE: &str = "transformer.wte.weight";
+const LM_HEAD: &str = "lm_head.weight";
 
 /// How the run was split, and what the writer does differently between versions.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Run {
+    /// Tensor parallel ranks.
     pub tp: u64,
+    /// Pipeline stages.
     pub pp: u64,
+    /// Data parallel ranks, of which the first writes.
     pub dp: u64,
+    /// Older names of dtypes.
     pub legacy_names: bool,
+    /// The entries of metadata.json the other way round.
     pub reversed: bool,
+    /// Embedding and output head are one tensor, as GPT-2's are on one stage: both names are stored with the same bytes,
+    /// and the optimizer has states under the head's name only.
+    pub tied: bool,
 }
 
+/// A checkpoint.
+#[derive(Debug)]
 pub struct Written {
-    pub storage: MemoryBackend,
+    /// The files by path; the run lies in `run`.
+    pub files: BTreeMap<String, Vec<u8>>,
+    /// The text of metadata.json.
     pub metadata: String,
+    /// What was saved, whole.
     pub tensors: BTreeMap<String, Whole>,
 }
-
-pub const DIRECTORY: &str = "run/iter_0000042";
 
 fn parameters(stage: u64, stages: u64) -> Vec<Parameter> {
     let mut all = Vec::new();
@@ -62,7 +88,7 @@ fn parameters(stage: u64, stages: u64) -> Vec<Parameter> {
         all.push(Parameter { key, shape: shape.to_vec(), share, trained });
     };
     if stage == 0 {
-        add("transformer.wte.weight".into(), &[ROWS, WIDTH], Share::Axis(0), true);
+        add(WTE.into(), &[ROWS, WIDTH], Share::Axis(0), true);
         add("transformer.wpe.weight".into(), &[BLOCK, WIDTH], Share::Replicated, true);
     }
     let per_stage = LAYERS / stages;
@@ -87,7 +113,7 @@ fn parameters(stage: u64, stages: u64) -> Vec<Parameter> {
     if stage + 1 == stages {
         add("transformer.ln_f.weight".into(), &[WIDTH], Share::Replicated, true);
         add("transformer.ln_f.bias".into(), &[WIDTH], Share::Replicated, true);
-        add("lm_head.weight".into(), &[ROWS, WIDTH], Share::Axis(0), true);
+        add(LM_HEAD.into(), &[ROWS, WIDTH], Share::Axis(0), true);
     }
     all
 }
@@ -104,8 +130,14 @@ struct Local {
     bytes: Vec<u8>,
 }
 
+/// What a rank of the run holds by key: model and optimizer, cut as InfiniTrain cuts them.
+pub fn held(run: Run, tp_rank: u64, pp_rank: u64) -> BTreeMap<String, Vec<u8>> {
+    let [model, optimizer] = locals(run, tp_rank, pp_rank, &mut BTreeMap::new());
+    model.into_iter().chain(optimizer).map(|local| (local.key, local.bytes)).collect()
+}
+
 /// Element by element: the rows and columns `start..start + length` of `axis`, for every given range in turn.
-pub fn slice(whole: &Whole, axis: usize, ranges: &[(u64, u64)]) -> Vec<u8> {
+fn slice(whole: &Whole, axis: usize, ranges: &[(u64, u64)]) -> Vec<u8> {
     let size = whole.bytes.len() / whole.shape.iter().product::<u64>() as usize;
     let inner: u64 = whole.shape[axis + 1..].iter().product();
     let outer: u64 = whole.shape[..axis].iter().product();
@@ -191,46 +223,41 @@ fn append(file: &mut Vec<u8>, tensor: &Local) -> usize {
     offset
 }
 
-pub fn put(storage: &MemoryBackend, path: &str, bytes: impl Into<Vec<u8>>) {
-    let path = StoragePath::parse(path).unwrap();
-    let bytes: Vec<u8> = bytes.into();
-    super::block_on(storage.put(&path, bytes.into())).unwrap();
+/// The tensors of a rank: model, then optimizer. `tensors` collects them whole.
+fn locals(run: Run, tp_rank: u64, pp_rank: u64, tensors: &mut BTreeMap<String, Whole>) -> [Vec<Local>; 2] {
+    let mut model = Vec::new();
+    let mut optimizer = Vec::new();
+    for Parameter { key, shape, share, trained } in parameters(pp_rank, run.pp) {
+        let mut state = vec![(key.clone(), if trained { DType::BF16 } else { DType::F32 })];
+        if trained && !(run.tied && key == WTE) {
+            state.push((format!("adam.m.{key}"), DType::F32));
+            state.push((format!("adam.v.{key}"), DType::F32));
+        }
+        for (index, (key, dtype)) in state.into_iter().enumerate() {
+            let source = if run.tied && key == WTE { LM_HEAD } else { &key };
+            let bytes = full_tensor(source, dtype, &shape);
+            let whole = tensors.entry(key.clone()).or_insert(Whole { dtype, shape: shape.clone(), bytes });
+            let part = local(&key, whole, &share, run.tp, tp_rank);
+            if index == 0 { model.push(part) } else { optimizer.push(part) }
+        }
+    }
+    let steps = Whole { dtype: DType::I64, shape: vec![], bytes: 42i64.to_le_bytes().to_vec() };
+    let steps = tensors.entry("adam.t".to_owned()).or_insert(steps);
+    optimizer.push(local("adam.t", steps, &Share::Replicated, run.tp, tp_rank));
+    [model, optimizer]
 }
 
 /// Saves the whole run: the payloads of all writers, then metadata.json.
 pub fn write(run: Run) -> Written {
-    let storage = MemoryBackend::anonymous();
+    let mut files = BTreeMap::new();
+    let mut put = |path: String, bytes: Vec<u8>| files.insert(path, bytes);
     let mut tensors: BTreeMap<String, Whole> = BTreeMap::new();
     let mut entries = Vec::new();
     for pp_rank in 0..run.pp {
         for tp_rank in 0..run.tp {
             let rank = tp_rank + pp_rank * run.tp * run.dp;
-            let mut model = Vec::new();
-            let mut optimizer = Vec::new();
-            for parameter in parameters(pp_rank, run.pp) {
-                let Parameter { key, shape, share, trained } = parameter;
-                let mut state = vec![(key.clone(), if trained { DType::BF16 } else { DType::F32 })];
-                if trained {
-                    state.push((format!("adam.m.{key}"), DType::F32));
-                    state.push((format!("adam.v.{key}"), DType::F32));
-                }
-                for (index, (key, dtype)) in state.into_iter().enumerate() {
-                    let whole = tensors.entry(key.clone()).or_insert_with(|| Whole {
-                        dtype,
-                        shape: shape.clone(),
-                        bytes: full_tensor(&key, dtype, &shape),
-                    });
-                    let part = local(&key, whole, &share, run.tp, tp_rank);
-                    if index == 0 { model.push(part) } else { optimizer.push(part) }
-                }
-            }
-            let steps = tensors.entry("adam.t".to_owned()).or_insert_with(|| Whole {
-                dtype: DType::I64,
-                shape: vec![],
-                bytes: 42i64.to_le_bytes().to_vec(),
-            });
-            optimizer.push(local("adam.t", steps, &Share::Replicated, run.tp, tp_rank));
-            for (name, mut locals) in [("model.ckpt", model), ("optimizer.ckpt", optimizer)] {
+            let locals = locals(run, tp_rank, pp_rank, &mut tensors);
+            for (name, mut locals) in ["model.ckpt", "optimizer.ckpt"].into_iter().zip(locals) {
                 // The order in a file is that of a hash table.
                 locals.sort_by_key(|tensor| tensor.key.bytes().rev().collect::<Vec<_>>());
                 let path = format!("rank_{rank:06}/{name}");
@@ -242,7 +269,7 @@ pub fn write(run: Run) -> Written {
                     let offset = append(&mut file, tensor);
                     entries.push(entry(tensor, run.legacy_names, &path, offset, pp_rank, rank));
                 }
-                put(&storage, &format!("{DIRECTORY}/{path}"), file);
+                put(format!("{DIRECTORY}/{path}"), file);
             }
         }
     }
@@ -253,20 +280,20 @@ pub fn write(run: Run) -> Written {
         "{{\n  \"version\": 3,\n  \"format\": \"infinitrain_sharded\",\n  \"tensors\": [\n{}\n  ]\n}}\n",
         entries.join(",\n")
     );
-    put(&storage, &format!("{DIRECTORY}/metadata.json"), metadata.clone());
+    put(format!("{DIRECTORY}/metadata.json"), metadata.clone().into());
     put(
-        &storage,
-        &format!("{DIRECTORY}/trainer_state.json"),
+        format!("{DIRECTORY}/trainer_state.json"),
         format!(
-            "{{\"n_layer\": {LAYERS}, \"n_head\": 4, \"n_kv_head\": 2, \"n_embd\": {WIDTH}, \"original_vocab_size\": {WORDS}, \
+            "{{\"n_layer\": {LAYERS}, \"n_head\": {QUERIES}, \"n_kv_head\": {KEYS}, \"n_embd\": {WIDTH}, \"original_vocab_size\": {WORDS}, \
              \"padded_vocab_size\": {ROWS}, \"global_step\": 42, \"consumed_train_samples\": 5000, \"ddp_size\": {}, \
              \"tp_size\": {}, \"sp_size\": 1, \"pp_size\": {}, \"vpp_size\": 1}}",
             run.dp, run.tp, run.pp
-        ),
+        )
+        .into(),
     );
-    put(&storage, &format!("{DIRECTORY}/lr_scheduler.ckpt"), scheduler());
-    put(&storage, "run/latest_checkpointed_iteration.txt", "42");
-    Written { storage, metadata, tensors }
+    put(format!("{DIRECTORY}/lr_scheduler.ckpt"), scheduler());
+    put("run/latest_checkpointed_iteration.txt".to_owned(), b"42".to_vec());
+    Written { files, metadata, tensors }
 }
 
 fn entry(tensor: &Local, legacy: bool, path: &str, offset: usize, pp_rank: u64, rank: u64) -> String {
