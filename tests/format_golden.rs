@@ -152,7 +152,8 @@ fn golden_files() -> BTreeMap<String, Vec<u8>> {
         for (name, bytes) in &files {
             std::fs::write(directory.join(name), bytes).unwrap();
         }
-        let commit = CommittedCheckpoint::new(attempt(), &files[METADATA_FILE], ["best".to_owned()].into());
+        let commit =
+            CommittedCheckpoint::new(ITERATION, attempt(), &files[METADATA_FILE], ["best".to_owned()].into());
         std::fs::write(golden().join(COMMIT_FILE), Commit::Committed(commit.unwrap()).to_bytes()).unwrap();
         panic!(
             "there was no golden checkpoint; it is written now: look at {} and commit it",

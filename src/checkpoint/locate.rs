@@ -3,8 +3,8 @@ use super::commit::{FoundCommit, iteration_path, newest, read_commit};
 use super::error::LOOK;
 use crate::foreign::{Directory, ForeignError, Opened, detect};
 use crate::format::{
-    Commit, CommittedCheckpoint, Iteration, METADATA_FILE, Metadata, SavedLayout, TRAINER_STATE_FILE,
-    TrainerState,
+    Commit, CommittedCheckpoint, Iteration, METADATA_FILE, Metadata, ObjectDigest, SavedLayout,
+    TRAINER_STATE_FILE, TrainerState,
 };
 use crate::transfer::TransferError;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -139,6 +139,11 @@ async fn foreign(
 const NATIVE: u8 = 0;
 const FOREIGN: u8 = 1;
 
+/// The digest with the object's whole path, for its errors.
+fn named(digest: &ObjectDigest, path: &StoragePath) -> ObjectDigest {
+    ObjectDigest { path: path.as_str().to_owned(), ..digest.clone() }
+}
+
 /// Reads and verifies the documents of a checkpoint of this library. The other ranks get them byte for byte, so that
 /// each parses and proves what was saved.
 async fn native(
@@ -150,14 +155,14 @@ async fn native(
     let digest = checkpoint.metadata();
     let path = iteration_directory.join(&digest.path).map_err(TransferError::from)?;
     let (metadata, _) = storage.read_all(&path, digest.length).await?;
-    digest.check(&metadata)?;
+    named(digest, &path).check(&metadata)?;
     let directory =
         iteration_directory.join(&checkpoint.attempt().directory()).map_err(TransferError::from)?;
     let parsed = Metadata::parse(path.as_str(), &metadata)?;
     let digest = &parsed.trainer_state;
     let path = directory.join(&digest.path).map_err(TransferError::from)?;
     let (trainer_state, _) = storage.read_all(&path, digest.length.min(MAX_TRAINER_STATE_BYTES)).await?;
-    digest.check(&trainer_state)?;
+    named(digest, &path).check(&trainer_state)?;
 
     let mut bytes = BytesMut::new();
     bytes.put_u8(NATIVE);

@@ -324,7 +324,8 @@ async fn prove_and_describe(
         .chain([(METADATA_FILE, bytes.len() as u64), (TRAINER_STATE_FILE, trainer_state.len() as u64)]);
     check_listing(storage, &directory, &opening.attempt, wanted).await?;
     let metadata_bytes = bytes.len() as u64;
-    let checkpoint = CommittedCheckpoint::new(opening.attempt.clone(), &bytes, Default::default())?;
+    let checkpoint =
+        CommittedCheckpoint::new(opening.iteration, opening.attempt.clone(), &bytes, Default::default())?;
     Ok(Prepared { checkpoint, metadata_bytes })
 }
 

@@ -1,6 +1,6 @@
 //! commit.json: the one object that says whether there is a checkpoint.
 
-use super::names::{AttemptId, FORMAT, METADATA_FILE, VERSION, is_lower_hex, random_hex};
+use super::names::{AttemptId, FORMAT, Iteration, METADATA_FILE, VERSION, is_lower_hex, random_hex};
 use super::{FormatError, ObjectDigest, Sha256, crc32c};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,7 @@ pub enum Commit {
 /// A checkpoint that can be loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CommittedCheckpoint {
+    iteration: Iteration,
     attempt: AttemptId,
     metadata: ObjectDigest,
     pins: BTreeSet<String>,
@@ -73,6 +74,9 @@ pub enum CommitFault {
     /// Pins are sorted, distinct and not empty.
     #[error("pin `{0}` is empty, doubled or out of order")]
     Pins(String),
+    /// The commit of one iteration lies in the directory of another.
+    #[error("it commits {0}: a checkpoint that is copied must keep the name of its directory")]
+    OtherIteration(Iteration),
     /// The nonce is 32 hexadecimal digits.
     #[error("bad nonce `{0}`")]
     Nonce(String),
@@ -91,6 +95,7 @@ struct CommittedText {
     version: u64,
     format: String,
     state: String,
+    iteration: u64,
     attempt: String,
     metadata: ObjectDigest,
     pins: Vec<String>,
@@ -118,10 +123,15 @@ impl CommittedCheckpoint {
     ///
     /// # Errors
     /// [`FormatError::Random`]; [`FormatError::Name`] for an empty pin.
-    pub fn new(attempt: AttemptId, metadata: &[u8], pins: BTreeSet<String>) -> Result<Self, FormatError> {
+    pub fn new(
+        iteration: Iteration,
+        attempt: AttemptId,
+        metadata: &[u8],
+        pins: BTreeSet<String>,
+    ) -> Result<Self, FormatError> {
         let path = metadata_path(&attempt);
         let metadata = ObjectDigest { path, length: metadata.len() as u64, sha256: Sha256::of(metadata) };
-        Self { attempt, metadata, pins: BTreeSet::new(), nonce: String::new() }.with_pins(pins)
+        Self { iteration, attempt, metadata, pins: BTreeSet::new(), nonce: String::new() }.with_pins(pins)
     }
 
     /// The same checkpoint with other pins, and a fresh nonce.
@@ -133,7 +143,12 @@ impl CommittedCheckpoint {
             return Err(FormatError::Name { name: String::new(), what: "the name of a pin" });
         }
         let (attempt, metadata) = (self.attempt.clone(), self.metadata.clone());
-        Ok(Self { attempt, metadata, pins, nonce: random_hex()? })
+        Ok(Self { iteration: self.iteration, attempt, metadata, pins, nonce: random_hex()? })
+    }
+
+    /// The iteration that was committed. It is that of the directory, unless somebody copied the one to another's name.
+    pub fn iteration(&self) -> Iteration {
+        self.iteration
     }
 
     /// The attempt that was committed.
@@ -171,6 +186,7 @@ impl Commit {
                 version,
                 format,
                 state: COMMITTED.to_owned(),
+                iteration: it.iteration.0,
                 attempt: it.attempt.to_string(),
                 metadata: it.metadata.clone(),
                 pins: it.pins.iter().cloned().collect(),
@@ -227,6 +243,20 @@ impl Commit {
         }
     }
 
+    /// Checks that what `file` commits is the iteration in whose directory it lies.
+    ///
+    /// # Errors
+    /// [`CommitFault::OtherIteration`].
+    pub fn in_directory_of(self, iteration: Iteration, file: &str) -> Result<Self, FormatError> {
+        match &self {
+            Self::Committed(checkpoint) if checkpoint.iteration != iteration => {
+                let fault = CommitFault::OtherIteration(checkpoint.iteration);
+                Err(FormatError::Commit { file: file.to_owned(), fault })
+            }
+            _ => Ok(self),
+        }
+    }
+
     /// The checkpoint that `file` commits.
     ///
     /// # Errors
@@ -253,7 +283,14 @@ impl CommittedText {
             }
             pins.insert(pin);
         }
-        Ok(CommittedCheckpoint { attempt, metadata: self.metadata, pins, nonce: check_nonce(self.nonce)? })
+        let iteration = Iteration(self.iteration);
+        Ok(CommittedCheckpoint {
+            iteration,
+            attempt,
+            metadata: self.metadata,
+            pins,
+            nonce: check_nonce(self.nonce)?,
+        })
     }
 }
 
@@ -282,7 +319,9 @@ mod tests {
 
     fn committed(pins: &[&str]) -> Commit {
         let pins = pins.iter().map(|&pin| pin.to_owned()).collect();
-        Commit::Committed(CommittedCheckpoint::new(AttemptId::draw().unwrap(), b"{}", pins).unwrap())
+        Commit::Committed(
+            CommittedCheckpoint::new(Iteration(7), AttemptId::draw().unwrap(), b"{}", pins).unwrap(),
+        )
     }
 
     /// A text with its own checksum.
@@ -316,8 +355,13 @@ mod tests {
             (&FormatError::Deleted { file: "c".into() }, crate::format::FormatErrorKind::Deleted)
         );
         assert!(
-            CommittedCheckpoint::new(AttemptId::draw().unwrap(), b"", BTreeSet::from([String::new()]))
-                .is_err()
+            CommittedCheckpoint::new(
+                Iteration(7),
+                AttemptId::draw().unwrap(),
+                b"",
+                BTreeSet::from([String::new()])
+            )
+            .is_err()
         );
     }
 

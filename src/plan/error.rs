@@ -94,11 +94,35 @@ pub enum PlanError {
     },
 }
 
-/// The first few keys, quoted, for an error.
+/// The first few keys, quoted, for an error; a very long one is shortened.
 pub(crate) fn quoted(keys: &[String]) -> String {
-    let mut text = keys.iter().take(8).map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+    let mut text =
+        keys.iter().take(8).map(|key| format!("`{}`", shortened(key))).collect::<Vec<_>>().join(", ");
     if keys.len() > 8 {
         text.push_str(", ...");
     }
     text
+}
+
+/// Most characters of a key in a message.
+const KEY_CHARACTERS: usize = 200;
+
+fn shortened(key: &str) -> String {
+    match key.char_indices().nth(KEY_CHARACTERS) {
+        None => key.to_owned(),
+        Some((end, _)) => format!("{}... ({} bytes)", &key[..end], key.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_and_long_keys_are_shortened() {
+        let keys: Vec<String> = (0..9).map(|index| format!("k{index}")).collect();
+        assert!(quoted(&keys).ends_with("`k7`, ..."));
+        let text = quoted(&["é".repeat(1 << 20)]);
+        assert!(text.len() < 1000 && text.contains("2097152 bytes"), "{text}");
+    }
 }

@@ -165,6 +165,19 @@ fn documents_that_are_not_what_the_commit_names() {
 }
 
 /// A directory with data but without its commit is no checkpoint.
+/// A directory that was copied to another iteration's name is no checkpoint of that iteration.
+#[test]
+fn a_commit_in_another_iterations_directory() {
+    let run = Run::saved();
+    for object in RUNTIME.block_on(run.storage.list(None, Depth::All)).unwrap().objects {
+        let copy = object.path.as_str().replace("iter_0000005", "iter_0000500");
+        run.put(&StoragePath::parse(copy).unwrap(), run.read(&object.path));
+    }
+    run.refused(ErrorKind::Corrupt, &["iter_0000500/commit.json", "iter_0000005", "keep the name"]);
+    let asked = run.load(|request| request.iteration = Some(reshard::format::Iteration(5)));
+    asked.into_iter().for_each(|loaded| drop(loaded.unwrap()));
+}
+
 #[test]
 fn partial_directory_accepted() {
     let run = Run::saved();

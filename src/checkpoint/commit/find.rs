@@ -18,7 +18,7 @@ pub(crate) async fn read_commit(
     let path = commit_path(iteration).map_err(crate::transfer::TransferError::from)?;
     match storage.read_all(&path, MAX_COMMIT_BYTES).await {
         Ok((bytes, version)) => {
-            let commit = Commit::parse(path.as_str(), &bytes)?;
+            let commit = Commit::parse(path.as_str(), &bytes)?.in_directory_of(iteration, path.as_str())?;
             Ok(Some(FoundCommit { commit, version }))
         }
         Err(error) if error.is_not_found() => Ok(None),
