@@ -16,6 +16,7 @@ use reshard::shard::{BoundRules, ModelConfig, ParallelSizes};
 use reshard::storage::OpenOptions;
 use serde::Serialize;
 use std::error::Error;
+use std::io::{ErrorKind, Write};
 use std::num::NonZeroU32;
 use std::time::Instant;
 
@@ -64,7 +65,7 @@ fn arguments() -> Result<Arguments, String> {
             }
             "--json" => parsed.json = true,
             "--help" | "-h" => {
-                println!("{USAGE}");
+                let _ = say(USAGE); // Whoever reads only its head has read enough.
                 std::process::exit(0);
             }
             other => return Err(format!("unknown argument `{other}`\n\n{USAGE}")),
@@ -81,6 +82,11 @@ fn main() {
         }
         Ok(arguments) => {
             if let Err(error) = run(arguments) {
+                // A reader that has seen enough (`| head`) is no failure.
+                let pipe = error.downcast_ref::<std::io::Error>();
+                if pipe.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) {
+                    return;
+                }
                 eprintln!("quickstart failed: {error}");
                 std::process::exit(1);
             }
@@ -97,7 +103,7 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         (None, None) => return Err("no storage".into()),
     };
     if !json {
-        println!("storage: {uri}");
+        say(&format!("storage: {uri}"))?;
     }
     // An iteration that is not there yet, so that a second run into the same place works.
     let first = Checkpoint::open(&uri, storage.clone(), Options::default())?;
@@ -244,11 +250,10 @@ fn load(
 
 fn print(step: &Step, json: bool) -> Result<(), Box<dyn Error>> {
     if json {
-        println!("{}", serde_json::to_string(step)?);
-        return Ok(());
+        return Ok(say(&serde_json::to_string(step)?)?);
     }
     const MB: f64 = 1e6;
-    println!(
+    let line = format!(
         "{:22} needed {:8.1} MB  fetched {:8.1} MB  {:5} requests  {:2} retries  {:6.2} s  staging {:5.1} MB  {}",
         step.step,
         step.bytes_needed as f64 / MB,
@@ -265,5 +270,10 @@ fn print(step: &Step, json: bool) -> Result<(), Box<dyn Error>> {
             "WRONG BYTES"
         },
     );
-    Ok(())
+    Ok(say(&line)?)
+}
+
+/// One line on standard output.
+fn say(line: &str) -> std::io::Result<()> {
+    writeln!(std::io::stdout().lock(), "{line}")
 }

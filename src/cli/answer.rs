@@ -26,7 +26,7 @@ pub(super) fn print(answer: &Answer, json: bool) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::new(Exit::Defect, format!("can't write the answer to standard output: {error}")))
+            Err(Failure::new(Exit::Access, format!("can't write the answer to standard output: {error}")))
         }
         _ => Ok(()),
     }

@@ -1,6 +1,6 @@
 //! Exit codes, and failures that carry one.
 
-use super::text::visible;
+use super::text::{one_line, visible};
 use crate::checkpoint::{CheckpointError, ErrorKind};
 use crate::foreign::ForeignError;
 use crate::plan::PlanError;
@@ -16,7 +16,7 @@ Exit codes:
   1  a fault was found (verify, doctor)
   2  the command line is wrong
   3  there is no such checkpoint, tensor, file or bucket
-  4  access denied, or the store can't be reached
+  4  access denied, no space left, or the store can't be reached
   5  the checkpoint is damaged
   6  the checkpoint does not fit what was asked for (shapes, dtypes, topology)
   7  the checkpoint was changed meanwhile; try again
@@ -84,13 +84,13 @@ impl From<CheckpointError> for Failure {
             _ => None,
         };
         let exit = storage.map_or_else(|| of_kind(error.kind()), of_storage);
-        Self::new(exit, error.to_string())
+        Self::new(exit, one_line(&error.to_string()))
     }
 }
 
 impl From<StorageError> for Failure {
     fn from(error: StorageError) -> Self {
-        Self::new(of_storage(&error), error.to_string())
+        Self::new(of_storage(&error), one_line(&error.to_string()))
     }
 }
 
@@ -119,7 +119,7 @@ impl From<ShardError> for Failure {
             | ShardError::Alias { .. } => Exit::Incompatible,
             _ => Exit::Usage,
         };
-        Self::new(exit, error.to_string())
+        Self::new(exit, one_line(&error.to_string()))
     }
 }
 

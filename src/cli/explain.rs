@@ -5,7 +5,7 @@ use super::inspect::no_such_tensor;
 use super::place::Place;
 use super::selection::Selection;
 use super::target::{Sharded, Target, check_rank, coordinates};
-use super::text::{Table, count, fields};
+use super::text::{Table, brief, count, fields};
 use crate::checkpoint::{Inspection, human_bytes};
 use crate::format::{Chunk, SavedTensor};
 use crate::plan::{Destination, LoadPlan, LoadPlanner, Request};
@@ -106,6 +106,7 @@ impl Explain {
         if !inspection.layout.tensors.contains_key(&self.key) {
             return Err(no_such_tensor(&inspection, &self.key));
         }
+        self.selection.check(&inspection, &rules)?;
         let Sharded { bound, rules: source } = self.target.bind(&inspection)?;
         let topology = bound.topology();
         check_rank(topology, self.rank)?;
@@ -272,10 +273,10 @@ impl ExplainAnswer {
             ("iteration", self.iteration.map_or_else(|| "-".to_owned(), |number| number.to_string())),
             ("rank", format!("{} of {} {}", self.rank, self.world_size, at.join(" ")).trim_end().to_owned()),
             ("rules", self.rules.clone()),
-            ("tensor", format!("{}, {} {:?}", self.key, self.dtype, self.global_shape)),
+            ("tensor", format!("{}, {} {:?}", brief(&self.key), self.dtype, self.global_shape)),
         ];
         if let Some(owner) = &self.tied_to {
-            rows.push(("tied to", format!("{owner}, whose bytes it shares on this rank")));
+            rows.push(("tied to", format!("{}, whose bytes it shares on this rank", brief(owner))));
         }
         if self.regions.is_empty() {
             let ranks: Vec<String> = self.elsewhere.iter().map(u64::to_string).collect();

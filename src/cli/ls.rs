@@ -2,12 +2,13 @@ use super::Global;
 use super::answer::Answer;
 use super::exit::{Exit, Failure};
 use super::place::Place;
-use super::text::{Table, count, time};
+use super::text::{Table, count, one_line, time};
 use crate::checkpoint::{Checkpoint, IterationEntry, IterationState, ObjectRole, StoredObject, human_bytes};
 use crate::format::{Iteration, ParallelSizes};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 
 /// List the iterations of a run, newest first, or the files of one iteration
 ///
@@ -26,7 +27,7 @@ pub(super) struct Ls {
     uri: String,
     /// Only the N newest iterations
     #[arg(long, short, value_name = "N")]
-    newest: Option<usize>,
+    newest: Option<NonZeroUsize>,
 }
 
 #[derive(Serialize)]
@@ -70,13 +71,19 @@ impl Ls {
         let checkpoint = place.open(global)?;
         match place.iteration(None)? {
             Some(iteration) => list_objects(&checkpoint, iteration),
-            None => list_iterations(&checkpoint, self.newest),
+            None => {
+                place.check_directory(&checkpoint)?;
+                list_iterations(&place, &checkpoint, self.newest.map(usize::from))
+            }
         }
     }
 }
 
-fn list_iterations(checkpoint: &Checkpoint, newest: Option<usize>) -> Result<Answer, Failure> {
+fn list_iterations(place: &Place, checkpoint: &Checkpoint, newest: Option<usize>) -> Result<Answer, Failure> {
     let entries = checkpoint.survey(newest)?;
+    if entries.is_empty() {
+        place.check_name()?;
+    }
     let uri = checkpoint.storage().to_string();
     let listing = RunListing { iterations: entries.iter().map(Row::of).collect(), uri };
     let mut table = Table::new(["iteration", "state", "bytes", "tensors", "saved with", "committed", "pins"]);
@@ -98,7 +105,7 @@ fn list_iterations(checkpoint: &Checkpoint, newest: Option<usize>) -> Result<Ans
     };
     for row in &listing.iterations {
         if let Some(fault) = &row.fault {
-            text.push_str(&format!("{}: {fault}\n", Iteration(row.iteration)));
+            text.push_str(&format!("{}: {}\n", Iteration(row.iteration), one_line(fault)));
         }
     }
     Answer::new(Exit::Ok, &listing, text)

@@ -4,6 +4,7 @@
 //! Every verb gives an `Answer`: a value for programs, a text for people, and an exit code. Nothing but the answer
 //! goes to standard output; progress and errors go to standard error.
 
+mod alike;
 mod answer;
 mod doctor;
 mod exit;
@@ -13,7 +14,6 @@ mod ls;
 mod place;
 mod plan;
 mod progress;
-
 mod selection;
 mod target;
 mod text;

@@ -1,11 +1,12 @@
 //! Where a verb looks: the URI of a run, or of one iteration of it.
 
 use super::Global;
-use super::exit::Failure;
+use super::exit::{Exit, Failure};
 use crate::checkpoint::{Checkpoint, Options};
 use crate::format::Iteration;
 use crate::transfer::{NoProgress, Progress};
-use reshard_storage::OpenOptions;
+use reshard_storage::{OpenOptions, StorageBackend};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A run, and perhaps one iteration of it.
@@ -45,6 +46,59 @@ impl Place {
         &self.run
     }
 
+    /// Refuses `s3:bucket`, which would be the path of a directory of that name, unless there is one.
+    pub(super) fn check_scheme(&self) -> Result<(), Failure> {
+        match self.run.split_once(':') {
+            Some((scheme, rest))
+                if ["s3", "s3a", "gs", "az", "file", "memory"].contains(&scheme)
+                    && !rest.starts_with("//")
+                    && !Path::new(&self.run).exists() =>
+            {
+                let rest = rest.trim_start_matches('/');
+                let root = if scheme == "file" { "/" } else { "" };
+                Err(Failure::usage(format!(
+                    "`{}` is no URI; did you mean {scheme}://{root}{rest}?",
+                    self.run
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a directory on disk that is not there: nothing in it would be no news.
+    pub(super) fn check_directory(&self, checkpoint: &Checkpoint) -> Result<(), Failure> {
+        let storage = checkpoint.storage();
+        let Some(path) = on_disk(&self.run, &**storage) else { return Ok(()) };
+        if path.is_dir() {
+            return Ok(());
+        }
+        self.check_name()?;
+        let uri = &self.run;
+        Err(Failure::new(
+            Exit::NotFound,
+            match path.exists() {
+                true => {
+                    format!("{uri} is a file and no run; `reshard inspect {uri}` reads other tools' files")
+                }
+                false => format!("there is no {uri}; correct the path"),
+            },
+        ))
+    }
+
+    /// Refuses what was meant as an iteration and is not written as one.
+    pub(super) fn check_name(&self) -> Result<(), Failure> {
+        let trimmed = self.run.trim_end_matches('/');
+        let name = trimmed.rsplit_once('/').map_or(trimmed, |(_, name)| name);
+        let number = name.strip_prefix("iter_").and_then(|digits| digits.parse().ok());
+        match number.map(Iteration) {
+            Some(iteration) if iteration.to_string() != name => {
+                let message = format!("{} is no iteration; it is written {iteration}", self.run);
+                Err(Failure::new(Exit::NotFound, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn open(&self, global: &Global) -> Result<Checkpoint, Failure> {
         self.open_with(global, Arc::new(NoProgress))
     }
@@ -54,9 +108,17 @@ impl Place {
         global: &Global,
         progress: Arc<dyn Progress>,
     ) -> Result<Checkpoint, Failure> {
+        self.check_scheme()?;
         let options = Options { progress, ..Options::default() };
         Ok(Checkpoint::open(&self.run, global.open_options()?, options)?)
     }
+}
+
+/// The directory of a store on disk.
+pub(super) fn on_disk(uri: &str, storage: &dyn StorageBackend) -> Option<PathBuf> {
+    let disk = uri.starts_with("file://") || !uri.contains("://");
+    // A disk's name is its path.
+    disk.then(|| PathBuf::from(storage.to_string()))
 }
 
 impl Global {

@@ -1,4 +1,5 @@
 use super::Global;
+use super::alike::Known;
 use super::answer::Answer;
 use super::exit::{Exit, Failure};
 use super::place::Place;
@@ -90,12 +91,16 @@ struct Cost {
     amplification: Option<f64>,
 }
 
+/// Numbers of tensors and costs of ranks that were planned.
+type Alike = Known<(usize, Cost)>;
+
 impl Plan {
     pub(super) fn run(&self, global: &Global) -> Result<Answer, Failure> {
         let place = Place::parse(&self.uri);
         let checkpoint = place.open(global)?;
         let rules = self.selection.rules()?;
         let inspection = checkpoint.inspect(place.iteration(self.iteration)?)?;
+        self.selection.check(&inspection, &rules)?;
         let Sharded { bound, rules: source } = self.target.bind(&inspection)?;
         let topology = bound.topology();
         let ranks = match self.rank {
@@ -103,11 +108,19 @@ impl Plan {
                 check_rank(topology, rank)?;
                 vec![rank]
             }
+            None if topology.world_size() > MOST_AT_ONCE => {
+                let ranks = topology.world_size();
+                return Err(Failure::usage(format!(
+                    "the sizes make {ranks} ranks, and more than {MOST_AT_ONCE} are not planned at once; choose one \
+                     with --rank"
+                )));
+            }
             None => (0..topology.world_size()).collect(),
         };
+        let alike = Alike::default();
         let bar = Bar::of_ranks(global, ranks.len() as u64);
         let cost_of = |rank| {
-            let planned = self.plan(&inspection, &rules, &bound, rank);
+            let planned = self.plan(&inspection, &rules, &bound, rank, &alike);
             bar.step();
             planned
         };
@@ -138,6 +151,7 @@ impl Plan {
         rules: &LoadRules,
         bound: &reshard_shard::BoundRules,
         rank: u64,
+        alike: &Alike,
     ) -> Result<RankCost, Failure> {
         let choice = match self.objects {
             _ if !rules.select.wants_objects() => ObjectChoice::Fresh,
@@ -149,15 +163,26 @@ impl Plan {
         // Both fit: a world has at most `u32::MAX` ranks.
         let objects = choose_objects(&inspection.layout, choice, rank as u32, topology.world_size() as u32)?;
         let target = bound.rank(rank)?;
-        let plan = LoadPlanner::new(&inspection.layout, rules).plan_with_objects(&target, &objects)?;
-        let mut cost = Cost::of(&plan);
-        if let Some(ties) = &plan.ties {
-            cost.add(&Cost::of(ties));
-        }
+        let plan = || {
+            let plan = LoadPlanner::new(&inspection.layout, rules).plan_with_objects(&target, &objects)?;
+            let mut cost = Cost::of(&plan);
+            if let Some(ties) = &plan.ties {
+                cost.add(&Cost::of(ties));
+            }
+            Ok((plan.tensors.len(), cost))
+        };
         let coordinates = coordinates(topology, rank);
-        Ok(RankCost { rank, coordinates, tensors: plan.tensors.len(), cost })
+        // A rank's own objects are those of no other.
+        let (tensors, cost) = match choice {
+            ObjectChoice::Own => plan()?,
+            _ => alike.or_plan(&target, plan)?,
+        };
+        Ok(RankCost { rank, coordinates, tensors, cost })
     }
 }
+
+/// More rows than anyone reads; each takes memory and time.
+const MOST_AT_ONCE: u64 = 1 << 16;
 
 /// The work for all ranks, in their order; the first rank's error where some fail.
 fn on_all_cores<T: Send>(

@@ -2,6 +2,7 @@
 
 use super::exit::{Exit, Failure};
 use super::inspect::checkpoint_name;
+use super::text::brief;
 use crate::checkpoint::Inspection;
 use crate::format::SavedLayout;
 use clap::{Args, ValueEnum};
@@ -44,6 +45,9 @@ pub(super) struct Target {
     #[arg(long, value_name = "STAGE")]
     zero: Option<u8>,
 }
+
+/// More than any cluster has, and few enough for memory.
+const MOST_RANKS: u64 = 1 << 24;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Order {
@@ -91,13 +95,35 @@ impl Target {
         }
     }
 
-    fn topology(&self) -> Result<Topology, ShardError> {
+    fn topology(&self) -> Result<Topology, Failure> {
         let &Self { tp, cp, dp, pp, ep, vpp, .. } = self;
+        self.check_sizes()?;
         let sizes = ParallelSizes { tp, cp, dp, pp, ep, vpp, etp: None };
         match self.order {
-            Order::Megatron => sizes.in_order(&MEGATRON_ORDER),
-            Order::Infinitrain => sizes.in_order(&INFINITRAIN_ORDER),
+            Order::Megatron => Ok(sizes.in_order(&MEGATRON_ORDER)?),
+            Order::Infinitrain => Ok(sizes.in_order(&INFINITRAIN_ORDER)?),
         }
+    }
+
+    /// Refuses sizes that no cluster has: what is planned takes memory for each rank and each model chunk.
+    fn check_sizes(&self) -> Result<(), Failure> {
+        let &Self { tp, cp, dp, pp, ep, vpp, .. } = self;
+        for (what, sizes) in [
+            ("ranks", &[("--tp", tp), ("--pp", pp), ("--dp", dp), ("--cp", cp)][..]),
+            ("expert parallel ranks", &[("--ep", ep)]),
+            ("model chunks", &[("--pp", pp), ("--vpp", vpp)]),
+        ] {
+            let total = sizes.iter().try_fold(1, |total: u64, &(_, size)| total.checked_mul(size));
+            if total.is_none_or(|total| total > MOST_RANKS) {
+                let given = sizes.iter().filter(|&&(_, size)| size > 1);
+                let given: Vec<String> = given.map(|(name, size)| format!("{name} {size}")).collect();
+                return Err(Failure::usage(format!(
+                    "{} make more than {MOST_RANKS} {what}; correct the sizes",
+                    given.join(" ")
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -111,7 +137,8 @@ fn read(path: &PathBuf) -> Result<Rules, Failure> {
 /// The preset whose names and shapes the tensors have, with what shapes alone do not tell taken from the checkpoint.
 fn detect(inspection: &Inspection, tensors: &[UnshardedTensor]) -> Result<Preset, Failure> {
     let Some(mut preset) = Preset::detect(tensors) else {
-        let keys: Vec<String> = tensors.iter().take(3).map(|tensor| format!("`{}`", tensor.key)).collect();
+        let keys: Vec<String> =
+            tensors.iter().take(3).map(|tensor| format!("`{}`", brief(&tensor.key))).collect();
         return Err(Failure::usage(format!(
             "no known model has tensors like {} of {}; say how they are sharded in a TOML file and pass it with \
              --rules FILE (docs/sharding.md has all of it). This one keeps everything whole on every rank but \

@@ -1,6 +1,5 @@
 //! Text for people: tables, times, and keys that can't play tricks on a terminal.
 
-use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Rows under headings. A column whose cells all are numbers (or `-` for none) stands at the right.
@@ -14,7 +13,7 @@ impl Table {
     }
 
     pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.iter().map(|cell| visible(cell)).collect());
+        self.rows.push(cells.iter().map(|cell| brief(cell)).collect());
     }
 
     /// One line a row, each ended.
@@ -34,11 +33,9 @@ impl Table {
             let mut line = String::new();
             for (cell, &(width, right)) in row.iter().zip(&shapes) {
                 let gap = if line.is_empty() { "" } else { "  " };
-                // Writing to a string does not fail.
-                let _ = match right {
-                    true => write!(line, "{gap}{cell:>width$}"),
-                    false => write!(line, "{gap}{cell:width$}"),
-                };
+                let padding = " ".repeat(width.saturating_sub(cell.chars().count()));
+                line.push_str(gap);
+                line.extend(if right { [padding.as_str(), cell] } else { [cell, padding.as_str()] });
             }
             text.push_str(line.trim_end());
             text.push('\n');
@@ -51,20 +48,41 @@ impl Table {
 pub(super) fn fields<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let fields: Vec<_> = fields.into_iter().collect();
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    fields.iter().map(|(name, value)| format!("{name:width$}  {}\n", visible(value))).collect()
+    fields.iter().map(|(name, value)| format!("{name:width$}  {}\n", one_line(value))).collect()
 }
 
-/// With control characters spelled out: keys and paths come from storage and may hold any.
+/// With all but newlines spelled out that a terminal would act on: control characters, and those that turn the
+/// direction of writing. Keys and paths come from storage and may hold any.
 pub(super) fn visible(text: &str) -> String {
+    text.split('\n').map(one_line).collect::<Vec<_>>().join("\n")
+}
+
+/// As `visible`, newlines spelled out as well: what comes from storage can't pretend to be another line.
+pub(super) fn one_line(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            '\n' => shown.push(c),
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => shown.extend(c.escape_unicode()),
             c if c.is_control() => shown.extend(c.escape_default()),
             c => shown.push(c),
         }
     }
     shown
+}
+
+/// Most characters of a cell: its head and its tail, as keys differ at both. JSON has the whole.
+const BRIEF: usize = 120;
+
+/// On one line, and no longer than a cell of a table may be.
+pub(super) fn brief(text: &str) -> String {
+    let shown = one_line(text);
+    let long = shown.chars().count();
+    if long <= BRIEF {
+        return shown;
+    }
+    let head = (BRIEF - 1) / 2;
+    let tail = BRIEF - 1 - head;
+    shown.chars().take(head).chain(['…']).chain(shown.chars().skip(long - tail)).collect()
 }
 
 /// `2026-01-31T23:59:59Z`, in UTC; `-` before 1970.

@@ -3,7 +3,7 @@ use super::answer::Answer;
 use super::exit::{Exit, Failure};
 use super::place::Place;
 use super::progress::Bar;
-use super::text::{count, visible};
+use super::text::{count, one_line};
 use crate::checkpoint::{Checkpoint, Held, IterationState, VerifyFault, VerifyReport, human_bytes};
 use crate::format::Iteration;
 use clap::Args;
@@ -122,7 +122,7 @@ fn text(report: &VerifyReport) -> String {
     };
     let mut text = format!("{}: {verdict} ({read})\n", report.iteration);
     for fault in &report.faults {
-        text.push_str(&format!("  {}: {}\n", fault.kind.name(), visible(&fault.to_string())));
+        text.push_str(&format!("  {}: {}\n", fault.kind.name(), one_line(&fault.to_string())));
     }
     if report.leftovers.0 > 0 {
         let (objects, bytes) = (count(report.leftovers.0, "object"), human_bytes(report.leftovers.1));

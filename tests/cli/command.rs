@@ -52,3 +52,21 @@ pub fn fails(code: i32, arguments: &[&str]) -> String {
     assert_eq!(with_json.stderr, ended.stderr);
     ended.stderr
 }
+
+/// Runs `reshard` as a user whom permissions of files bind: root they don't. `directory` gets a copy that this user may
+/// run, and must let it in.
+pub fn reshard_unprivileged(directory: &std::path::Path, arguments: &[&str]) -> Ended {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+    let binary = directory.join("reshard-copy");
+    std::fs::copy(env!("CARGO_BIN_EXE_reshard"), &binary).unwrap();
+    std::fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = Command::new(&binary);
+    if std::fs::metadata(&binary).unwrap().uid() == 0 {
+        command.uid(65_534).gid(65_534).current_dir("/");
+    }
+    let Output { status, stdout, stderr } = command.args(arguments).output().unwrap();
+    std::fs::remove_file(&binary).unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ended { code: status.code().unwrap(), stdout: text(stdout), stderr: text(stderr) }
+}

@@ -1,6 +1,6 @@
 //! `doctor`, on disk and against a real S3 server, and what it says of servers and credentials that do not do.
 
-use crate::command::{fails, json, reshard};
+use crate::command::{fails, json, reshard, reshard_unprivileged};
 use reshard_storage_testing::{Identity, Reply, SeaweedFs, Server, forward, fresh_name};
 use serde_json::Value;
 
@@ -184,4 +184,35 @@ fn a_wrong_option_is_a_wrong_command_line_and_secrets_stay_secret() {
     fails(2, &["doctor", "s3://bucket", "--set", "no_such_option=1"]);
     fails(2, &["doctor", "ftp://host/run"]);
     fails(2, &["doctor", "s3://bucket", "--set", "aws_endpoint=http://example.com"]);
+}
+
+#[test]
+fn a_directory_that_was_not_there_is_said_and_gone_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let uri = directory.path().join("not/there");
+    let uri = uri.to_str().unwrap();
+    let (code, answer) = doctor(uri, &[]);
+    assert_eq!(code, 0);
+    let checks = answer["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["name"] == "directory").unwrap();
+    assert_eq!(check["status"], "warning");
+    let detail = check["detail"].as_str().unwrap();
+    assert!(detail.contains("did not exist") && detail.contains("removed again"), "{detail}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_disk_gets_advice_for_a_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let closed = directory.path().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o555);
+    std::fs::set_permissions(&closed, permissions).unwrap();
+    let ended = reshard_unprivileged(directory.path(), &["doctor", closed.to_str().unwrap()]);
+    assert_eq!(ended.code, 1, "{}{}", ended.stdout, ended.stderr);
+    let fix = ended.stdout.split_once("fix: ").unwrap().1;
+    assert!(fix.contains("chmod"), "{fix}");
+    for word in ["s3:", "credentials", "secret", "key id"] {
+        assert!(!ended.stdout.contains(word), "{word}: {}", ended.stdout);
+    }
 }

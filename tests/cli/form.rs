@@ -71,3 +71,18 @@ fn a_reader_may_go_away() {
         assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(0), ""), "{form:?}");
     }
 }
+
+/// An answer that can't be written is no defect of the command.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_said() {
+    let run = Run::with(&[1]);
+    for form in [&["inspect", run.uri()][..], &["ls", run.uri(), "--json"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_reshard"));
+        let ended = command.args(form).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        let message = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(4), "{message}");
+        assert!(message.contains("standard output") && message.contains("No space left"), "{message}");
+    }
+}

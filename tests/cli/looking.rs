@@ -67,10 +67,9 @@ fn ls_of_an_iteration_says_what_its_objects_are_for() {
 #[test]
 fn an_empty_place_is_no_error_for_ls_and_one_for_inspect() {
     let run = Run::with(&[]);
-    let missing = format!("{}/nothing", run.uri());
-    assert_eq!(json(&["ls", &missing]).1["iterations"], json!([]));
-    assert!(text(&["ls", &missing]).contains("has no iterations"));
-    let message = fails(3, &["inspect", &missing]);
+    assert_eq!(json(&["ls", run.uri()]).1["iterations"], json!([]));
+    assert!(text(&["ls", run.uri()]).contains("has no iterations"));
+    let message = fails(3, &["inspect", run.uri()]);
     assert!(message.contains("no committed checkpoint") && message.contains("reshard ls"), "{message}");
 }
 
@@ -134,4 +133,56 @@ fn inspect_shows_where_a_tensor_lies() {
     let message = fails(3, &["inspect", run.uri(), "transformer.h.0.attn.c_atn.weight"]);
     assert!(message.contains("did you mean `transformer.h.0.attn.c_attn.weight`"), "{message}");
     assert!(fails(3, &["inspect", run.uri(), "nothing like it"]).contains("lists the keys"));
+}
+
+#[test]
+fn ls_refuses_what_is_no_run() {
+    let run = Run::with(&[]);
+    let below = |name: &str| format!("{}/{name}", run.uri());
+    for uri in [below("nothing"), format!("file://{}", below("nothing"))] {
+        let message = fails(3, &["ls", &uri]);
+        assert!(message.contains(&format!("there is no {uri}")), "{message}");
+    }
+    std::fs::write(below("file"), "text").unwrap();
+    assert!(fails(3, &["ls", &below("file")]).contains("is a file"));
+    let message = fails(3, &["ls", &below("iter_12")]);
+    assert!(message.contains("it is written iter_0000012"), "{message}");
+    std::fs::create_dir(below("iter_13")).unwrap();
+    assert!(fails(3, &["ls", &below("iter_13")]).contains("iter_0000013"));
+    for (uri, meant) in [("s3:bucket/run", "s3://bucket/run?"), ("gs:/bucket", "gs://bucket?")] {
+        for verb in ["ls", "inspect", "verify", "doctor"] {
+            let message = fails(2, &[verb, uri]);
+            assert!(message.contains(&format!("did you mean {meant}")), "{verb}: {message}");
+        }
+    }
+    assert!(fails(2, &["ls", run.uri(), "-n", "0"]).contains("--newest"));
+}
+
+/// Keys come from storage: long ones are shortened for people, and none can play tricks on a terminal.
+#[test]
+fn strange_keys_are_shown_and_not_obeyed() {
+    let run = Run::with(&[]);
+    let long = format!("long.{}.weight", "x".repeat(1_000_000));
+    let tricky = "a\u{1b}[31m\nb\u{202e}c\u{2066}d";
+    let shapes: &[u64] = &[4];
+    run.save_others(
+        1,
+        &[(&long, reshard::shard::DType::F32, shapes), (tricky, reshard::shard::DType::F32, shapes)],
+    );
+    let keys = |answer: serde_json::Value| {
+        let rows = answer["tensors"].as_array().unwrap().iter();
+        rows.map(|row| row["key"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(json(&["inspect", run.uri(), "*"]).1), [tricky, &long]);
+    let shown = text(&["inspect", run.uri(), "*"]);
+    assert!(shown.lines().all(|line| line.chars().count() < 250) && shown.lines().count() == 4, "{shown}");
+    assert!(shown.contains("long.xxx") && shown.contains("…") && shown.contains("xxx.weight"), "{shown}");
+    let escaped = "a\\u{1b}[31m\\nb\\u{202e}c\\u{2066}d";
+    assert!(shown.contains(escaped), "{shown}");
+    assert!(text(&["inspect", run.uri(), tricky]).contains(escaped));
+    let message = fails(3, &["inspect", run.uri(), &format!("{tricky}e")]);
+    assert_eq!(message.matches(escaped).count(), 2, "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    let message = fails(3, &["inspect", run.uri(), &"long.x".repeat(10_000)]);
+    assert!(message.len() < 1000);
 }

@@ -157,3 +157,57 @@ fn what_does_not_fit_is_named() {
     fails(2, &["plan", run.uri(), "--select", "h.["]);
     fails(3, &["plan", run.uri(), "--iteration", "11"]);
 }
+
+#[test]
+fn sizes_that_no_cluster_has_are_refused() {
+    let run = Run::with(&[10]);
+    let many = "4000000000";
+    for (sizes, named) in [
+        (&["--pp", many][..], "--pp 4000000000 make"),
+        (&["--dp", many], "--dp 4000000000 make"),
+        (&["--tp", "65536", "--dp", "65536"], "--tp 65536 --dp 65536 make"),
+        (&["--tp", many, "--pp", many, "--cp", many], "--tp 4000000000 --pp 4000000000 --cp 4000000000 make"),
+        (&["--vpp", many], "--vpp 4000000000 make"),
+        (&["--ep", many], "--ep 4000000000 make"),
+    ] {
+        for verb in [&["plan", run.uri()][..], &["explain", run.uri(), "transformer.wte.weight"]] {
+            let message = fails(2, &[verb, sizes, &["--rank", "5"]].concat());
+            assert!(message.contains(named), "{message}");
+        }
+    }
+    // All ranks at once are fewer, one rank of many works.
+    let message = fails(2, &["plan", run.uri(), "--dp", "65537"]);
+    assert!(message.contains("65537 ranks") && message.contains("--rank"), "{message}");
+    assert_eq!(json(&["plan", run.uri(), "--dp", "65537", "--rank", "5"]).1["ranks"][0]["rank"], 5);
+}
+
+/// Ranks that hold the same are planned once; what is said of each is what a plan of it alone says.
+#[test]
+fn ranks_that_hold_the_same_cost_the_same() {
+    let run = Run::with(&[10]);
+    for arguments in [&["--zero", "0"][..], &["--zero", "1"], &["--objects", "all"]] {
+        let command = [&["plan", run.uri(), "--tp", "2", "--dp", "3", "--pp", "2"], arguments].concat();
+        let all = json(&command).1;
+        for rank in [0, 1, 3, 5, 7, 11] {
+            let rank_text = rank.to_string();
+            let alone = json(&[&command[..], &["--rank", &rank_text]].concat()).1;
+            assert_eq!(all["ranks"][rank], alone["ranks"][0], "{arguments:?} {rank}");
+        }
+    }
+}
+
+#[test]
+fn a_selection_of_nothing_is_an_error() {
+    let run = Run::with(&[10]);
+    for verb in [&["plan", run.uri()][..], &["explain", run.uri(), "transformer.wte.weight"]] {
+        let with = |select: &[&'static str]| fails(3, &[verb, select].concat());
+        let message = with(&["--select", "transformer.h.0.attn.c_atn.weight"]);
+        assert!(message.contains("did you mean `transformer.h.0.attn.c_attn.weight`"), "{message}");
+        // Each glob must match, though another does.
+        let message = with(&["--select", "transformer.*", "--select", "nothing*"]);
+        assert!(message.contains("`nothing*`"), "{message}");
+        assert!(with(&["--select", ""]).contains("lists the keys"));
+        let message = with(&["--select", "model", "--select", "adam.*"]);
+        assert!(message.contains("--select model --select adam.*"), "{message}");
+    }
+}

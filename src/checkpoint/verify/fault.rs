@@ -47,7 +47,7 @@ pub enum VerifyFaultKind {
     BlockTable,
     /// Blocks whose bytes are not those that were written.
     Block,
-    /// A data file that was listed could not be read.
+    /// A data file that was listed could not be read, or may not be.
     Unreadable,
 }
 
@@ -135,6 +135,13 @@ impl fmt::Display for VerifyFault {
 impl VerifyFault {
     /// Of an object as a whole.
     pub(super) fn of(kind: VerifyFaultKind, path: &StoragePath, detail: impl Into<String>) -> Self {
+        let detail: String = detail.into();
+        // Errors of the format begin with the file's name, which `file` has already.
+        let named = [path.as_str(), path.name()].into_iter().find_map(|name| detail.strip_prefix(name));
+        let detail = match named.and_then(|rest| rest.strip_prefix(": ")) {
+            Some(rest) => rest.to_owned(),
+            None => detail,
+        };
         Self {
             kind,
             file: path.as_str().to_owned(),
@@ -142,7 +149,7 @@ impl VerifyFault {
             bytes: None,
             holds: Vec::new(),
             holds_more: 0,
-            detail: detail.into(),
+            detail,
         }
     }
 

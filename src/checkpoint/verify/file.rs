@@ -246,8 +246,12 @@ async fn fetch(shared: &Shared, path: &StoragePath, range: Range<u64>) -> Result
     }
 }
 
-/// A file that vanishes or shrinks after it was listed is a fault of the file; that the store fails is not.
+/// A file that vanishes or shrinks after it was listed, or that may not be read where it may be listed, is a fault of
+/// the file; that the store fails is not.
 fn stopped(path: &StoragePath, error: StorageError) -> Stop {
+    if matches!(error, StorageError::AccessDenied { .. }) {
+        return Stop::Fault(Box::new(VerifyFault::of(VerifyFaultKind::Unreadable, path, error.to_string())));
+    }
     let error = CheckpointError::from(error);
     match error.kind() {
         ErrorKind::Corrupt | ErrorKind::NotFound => {

@@ -65,11 +65,13 @@ impl From<TransferError> for Bad {
 pub(super) struct Checks<'a> {
     checks: Vec<Check>,
     bar: &'a Bar,
+    /// Whether the store is a disk, which has permissions of files and no credentials.
+    on_disk: bool,
 }
 
 impl<'a> Checks<'a> {
-    pub(super) fn new(bar: &'a Bar) -> Self {
-        Self { checks: Vec::new(), bar }
+    pub(super) fn new(bar: &'a Bar, on_disk: bool) -> Self {
+        Self { checks: Vec::new(), bar, on_disk }
     }
 
     /// Tries something. `allow` names the permissions that it needs. `None` where it is a fault.
@@ -82,6 +84,9 @@ impl<'a> Checks<'a> {
         self.bar.say(name);
         let (value, status, detail, fix) = match work.await {
             Ok((value, detail)) => (Some(value), Status::Ok, detail, None),
+            Err(Bad::Store(error)) if self.on_disk => {
+                (None, Status::Fault, detail_on_disk(&error), Some(fix_on_disk(&error, allow)))
+            }
             Err(Bad::Store(error)) => (None, Status::Fault, error.to_string(), Some(fix(&error, allow))),
             Err(Bad::Behaviour { detail, fix }) => (None, Status::Fault, detail, Some(fix.to_owned())),
         };
@@ -96,6 +101,34 @@ impl<'a> Checks<'a> {
 
     pub(super) fn done(self) -> Vec<Check> {
         self.checks
+    }
+}
+
+/// A disk's error without advice on credentials.
+fn detail_on_disk(error: &StorageError) -> String {
+    match error {
+        StorageError::AccessDenied { at, detail } => format!("{at}: access denied ({detail})"),
+        _ => error.to_string(),
+    }
+}
+
+/// What to do about a disk's error.
+fn fix_on_disk(error: &StorageError, allow: &str) -> String {
+    match error {
+        StorageError::AccessDenied { .. } => {
+            "let this user read, write and search the directory and all above it (chmod, chown; `ls -ld` shows the \
+             permissions), mount the disk writable, or choose another directory"
+                .to_owned()
+        }
+        StorageError::NotFound { .. } | StorageError::Corrupt { .. } => {
+            "something else deletes or changes files here; checkpoints need them left alone".to_owned()
+        }
+        StorageError::Internal { .. } | StorageError::Unavailable { .. } => {
+            "see that each part of the path is a directory and that the disk works (`dmesg`, `mount`), or choose \
+             another directory"
+                .to_owned()
+        }
+        _ => fix(error, allow),
     }
 }
 

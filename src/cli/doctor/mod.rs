@@ -1,17 +1,19 @@
 mod access;
 mod check;
 mod conditions;
+mod footprint;
 mod speed;
 
 use super::Global;
 use super::answer::Answer;
 use super::exit::{Exit, Failure};
-use super::place::Place;
+use super::place::{Place, on_disk};
 use super::progress::Bar;
 use super::text::{Table, visible};
 use crate::transfer::{Job, TransferError};
 use check::{Check, Checks, Status};
 use clap::Args;
+use footprint::Footprint;
 use reshard_storage::{Deadline, RetryPolicy, StorageBackend, StoragePath};
 use serde::Serialize;
 use std::sync::Arc;
@@ -87,19 +89,22 @@ impl Doctor {
         };
         let deadline = Deadline { base: Duration::from_secs(10), ..Deadline::default() };
         let options = global.open_options()?.retry(retry).deadline(deadline);
-        let storage = reshard_storage::open(Place::parse(&self.uri).run(), &options)?;
+        let place = Place::parse(&self.uri);
+        place.check_scheme()?;
+        let storage = reshard_storage::open(place.run(), &options)?;
+        let footprint = on_disk(place.run(), &*storage).map(Footprint::before);
         let probe = Probe::new(storage)?;
         let bar = Bar::of_steps(global);
-        let findings = Job::start(async move { examine(&probe, &bar).await })?.finish()??;
+        let findings = Job::start(async move { examine(&probe, footprint, &bar).await })?.finish()??;
         let exit = if findings.healthy { Exit::Ok } else { Exit::Fault };
         let text = findings.text();
         Answer::new(exit, &findings, text)
     }
 }
 
-async fn examine(probe: &Probe, bar: &Bar) -> Result<Findings, Failure> {
+async fn examine(probe: &Probe, footprint: Option<Footprint>, bar: &Bar) -> Result<Findings, Failure> {
     let mut findings = Findings { uri: probe.storage.to_string(), ..Findings::default() };
-    let mut checks = Checks::new(bar);
+    let mut checks = Checks::new(bar, footprint.is_some());
     let writable = access::reach(probe, &mut checks).await && access::write(probe, &mut checks).await?;
     if writable && access::read(probe, &mut checks).await? {
         conditions::create(probe, &mut checks).await?;
@@ -114,6 +119,9 @@ async fn examine(probe: &Probe, bar: &Bar) -> Result<Findings, Failure> {
         true => access::clean_up(probe, &mut checks).await,
         // A write whose answer was lost may be there all the same; where it was refused there is nothing to delete.
         false => drop(probe.storage.delete_prefix(&probe.prefix).await),
+    }
+    if let Some(footprint) = footprint {
+        footprint.remove(&mut checks);
     }
     findings.checks = checks.done();
     findings.healthy = findings.checks.iter().all(|check| check.status != Status::Fault);

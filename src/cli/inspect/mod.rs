@@ -5,6 +5,7 @@ use super::Global;
 use super::answer::Answer;
 use super::exit::{Exit, Failure};
 use super::place::Place;
+use super::text::brief;
 use crate::checkpoint::Inspection;
 use clap::Args;
 use globset::Glob;
@@ -68,16 +69,16 @@ pub(super) fn no_such_tensor(inspection: &Inspection, key: &str) -> Failure {
         .tensors
         .keys()
         .map(|known| (shared_ends(known, key), known))
-        .filter(|&(shared, _)| shared * 2 >= key.len())
+        .filter(|&(shared, _)| shared > 0 && shared * 2 >= key.len())
         .collect();
     near.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(b.1)));
-    let near: Vec<String> = near.iter().take(3).map(|(_, key)| format!("`{key}`")).collect();
+    let near: Vec<String> = near.iter().take(3).map(|(_, key)| format!("`{}`", brief(key))).collect();
     let hint = match near.is_empty() {
         true => "`reshard inspect URI '*'` lists the keys".to_owned(),
         false => format!("did you mean {}?", near.join(" or ")),
     };
     let name = checkpoint_name(inspection);
-    Failure::new(Exit::NotFound, format!("{name} has no tensor `{key}`; {hint}"))
+    Failure::new(Exit::NotFound, format!("{name} has no tensor `{}`; {hint}", brief(key)))
 }
 
 /// A checkpoint in a sentence.

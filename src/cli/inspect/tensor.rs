@@ -2,7 +2,7 @@
 
 use super::super::answer::Answer;
 use super::super::exit::{Exit, Failure};
-use super::super::text::{Table, count, fields};
+use super::super::text::{Table, brief, count, fields};
 use super::summary::{group_name, volume};
 use crate::checkpoint::{Inspection, human_bytes};
 use crate::format::{SavedLayout, SavedTensor};
@@ -72,7 +72,7 @@ pub(super) fn answer(uri: String, inspection: &Inspection, key: &str) -> Result<
         chunks: chunks(layout, tensor),
     };
     let mut rows = vec![
-        ("key", key.to_owned()),
+        ("key", brief(key)),
         ("group", answer.group.to_owned()),
         ("dtype", tensor.dtype.to_string()),
         ("global shape", format!("{:?}", tensor.global_shape)),
@@ -83,7 +83,7 @@ pub(super) fn answer(uri: String, inspection: &Inspection, key: &str) -> Result<
     }
     rows.push(("split", answer.split.map_or_else(|| "none declared".to_owned(), split_text)));
     if let Some(owner) = answer.alias_of {
-        rows.push(("tied to", format!("{owner}, which has the bytes")));
+        rows.push(("tied to", format!("{}, which has the bytes", brief(owner))));
     }
     let mut text = fields(rows);
     if !answer.chunks.is_empty() {
