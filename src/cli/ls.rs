@@ -72,7 +72,7 @@ impl Ls {
         match place.iteration(None)? {
             Some(iteration) => list_objects(&checkpoint, iteration),
             None => {
-                place.check_directory(&checkpoint)?;
+                place.check_directory(global, &checkpoint)?;
                 list_iterations(&place, &checkpoint, self.newest.map(usize::from))
             }
         }

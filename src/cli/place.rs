@@ -65,24 +65,20 @@ impl Place {
         }
     }
 
-    /// Refuses a directory on disk that is not there: nothing in it would be no news.
-    pub(super) fn check_directory(&self, checkpoint: &Checkpoint) -> Result<(), Failure> {
-        let storage = checkpoint.storage();
-        let Some(path) = on_disk(&self.run, &**storage) else { return Ok(()) };
-        if path.is_dir() {
-            return Ok(());
-        }
-        self.check_name()?;
+    /// Refuses a file, and a directory on disk that is not there: that it holds nothing would be no news.
+    pub(super) fn check_directory(&self, global: &Global, checkpoint: &Checkpoint) -> Result<(), Failure> {
         let uri = &self.run;
-        Err(Failure::new(
-            Exit::NotFound,
-            match path.exists() {
-                true => {
-                    format!("{uri} is a file and no run; `reshard inspect {uri}` reads other tools' files")
-                }
-                false => format!("there is no {uri}; correct the path"),
-            },
-        ))
+        let whole = reshard_storage::open(uri, &global.open_options()?)?;
+        // A checkpoint of a file is opened in the file's directory.
+        let is_file = whole.to_string() != checkpoint.storage().to_string();
+        let message = match on_disk(uri, &*whole) {
+            Some(path) if !path.exists() => format!("there is no {uri}; correct the path"),
+            Some(path) if path.is_dir() => return Ok(()),
+            None if !is_file => return Ok(()),
+            _ => format!("{uri} is a file and no run; `reshard inspect {uri}` reads other tools' files"),
+        };
+        self.check_name()?;
+        Err(Failure::new(Exit::NotFound, message))
     }
 
     /// Refuses what was meant as an iteration and is not written as one.

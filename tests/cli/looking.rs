@@ -145,6 +145,9 @@ fn ls_refuses_what_is_no_run() {
     }
     std::fs::write(below("file"), "text").unwrap();
     assert!(fails(3, &["ls", &below("file")]).contains("is a file"));
+    assert!(fails(3, &["ls", &below("model.safetensors")]).contains("there is no"));
+    std::fs::write(below("model.safetensors"), "text").unwrap();
+    assert!(fails(3, &["ls", &below("model.safetensors")]).contains("is a file"));
     let message = fails(3, &["ls", &below("iter_12")]);
     assert!(message.contains("it is written iter_0000012"), "{message}");
     std::fs::create_dir(below("iter_13")).unwrap();
