@@ -236,7 +236,7 @@ fn damaged_documents_tables_and_strangers_are_named() {
 fn a_file_that_may_not_be_read_is_a_fault_and_the_others_are_read() {
     let run = Run::with(&[1]);
     let closed = data_file(&run, "model-00001-of-00008.safetensors");
-    std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
     let ended = reshard_unprivileged(run.directory.path(), &["verify", run.uri(), "--json"]);
     assert_eq!(ended.code, 1, "{}", ended.stderr);
     let answer: Value = serde_json::from_str(&ended.stdout).unwrap();
