@@ -141,8 +141,10 @@ fn seaweedfs(runs: usize) {
 }
 
 fn disk(runs: usize) {
-    let directory =
-        tempfile::tempdir_in(std::env::var("RESHARD_BENCH_DIR").unwrap_or_else(|_| ".".into())).unwrap();
+    let directory = tempfile::tempdir_in(
+        std::env::var("RESHARD_BENCH_DIR").unwrap_or_else(|_| env!("CARGO_TARGET_TMPDIR").into()),
+    )
+    .unwrap();
     let uri = directory.path().join("run").to_str().unwrap().to_owned();
     let options = OpenOptions::new();
     state::save(&uri, &options, 4, 16);
