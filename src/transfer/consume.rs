@@ -5,7 +5,6 @@ use super::TransferError;
 use super::read::Shared;
 use super::scatter::scatter;
 use crate::format::BlockTable;
-use crate::plan::LoadPlan;
 use std::sync::Arc;
 
 /// The work on one request. An error is kept until the read has ended.
@@ -74,7 +73,7 @@ impl Consumer {
                 self.blocks_verified += blocks;
                 end
             }
-            None if all || !converts(plan) => bytes.len(),
+            None if all || !self.shared.converts() => bytes.len(),
             // Without blocks there is no border that is sure not to cut an element.
             None => return Ok(()),
         };
@@ -93,8 +92,4 @@ impl Consumer {
             None => Ok(Consumed { blocks_verified: self.blocks_verified, overflowed: self.overflowed }),
         }
     }
-}
-
-fn converts(plan: &LoadPlan) -> bool {
-    plan.tensors.iter().any(|tensor| tensor.saved_dtype != tensor.dtype)
 }

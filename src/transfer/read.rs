@@ -91,6 +91,8 @@ pub(super) struct Shared {
     tables: HashMap<u32, OnceCell<Arc<BlockTable>>>,
     /// Held while a request is on its way, and not while its bytes are verified and copied.
     connections: Semaphore,
+    /// Whether any tensor changes its dtype on the way.
+    converts: bool,
     counters: Counters,
 }
 
@@ -106,8 +108,9 @@ pub async fn read(job: ReadJob) -> Result<ReadStats, TransferError> {
         }
     }
     let tables = job.plan.tables.iter().map(|&file| (file, OnceCell::new())).collect();
+    let converts = job.plan.tensors.iter().any(|tensor| tensor.saved_dtype != tensor.dtype);
     let connections = Semaphore::new(job.concurrency.clamp(1, Semaphore::MAX_PERMITS));
-    let shared = Arc::new(Shared { job, tables, connections, counters: Counters::default() });
+    let shared = Arc::new(Shared { job, tables, connections, converts, counters: Counters::default() });
     let mut tasks: JoinSet<Result<(), TransferError>> = JoinSet::new();
     for index in 0..shared.job.plan.requests.len() {
         // Waiting for a slot here keeps the number of tasks bounded by memory; a failure meanwhile ends the wait.
@@ -217,6 +220,11 @@ impl Shared {
 
     pub(super) fn destinations(&self) -> (&[DestinationHandle], ReadMode) {
         (&self.job.destinations, self.job.mode)
+    }
+
+    /// Whether elements must not be cut, since some are converted.
+    pub(super) fn converts(&self) -> bool {
+        self.converts
     }
 
     /// Whether the request's file has checksums that are to be compared.
