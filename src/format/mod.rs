@@ -8,6 +8,7 @@ mod digest;
 mod error;
 mod metadata;
 mod names;
+mod pairs;
 mod saved;
 mod trainer_state;
 mod version;
@@ -29,5 +30,6 @@ pub use metadata::{
 pub use names::{
     AttemptId, COMMIT_FILE, DataFileName, FORMAT, Iteration, METADATA_FILE, TRAINER_STATE_FILE, VERSION,
 };
+pub(crate) use pairs::Pairs;
 pub use saved::{Chunk, ChunkTable, SavedFile, SavedLayout, SavedObject, SavedTensor};
 pub use trainer_state::{Difference, ModelConfig, ParallelSizes, TrainerState, compare_architecture};

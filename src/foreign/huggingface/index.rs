@@ -1,10 +1,8 @@
 //! `*.safetensors.index.json`: which file holds which key.
 
 use crate::foreign::{ForeignError, IndexFault};
-use crate::format::SafetensorsHeader;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use crate::format::{Pairs, SafetensorsHeader};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 /// A parsed index: no key stands twice in it.
 pub(super) struct Index {
@@ -16,9 +14,6 @@ pub(super) struct Index {
 struct Raw {
     weight_map: Pairs,
 }
-
-/// A list where a map would hide that a key stands twice.
-struct Pairs(Vec<(String, String)>);
 
 impl Index {
     /// Reads `file`.
@@ -78,24 +73,4 @@ fn file_of_key<'a>(
         }
     }
     Ok(files)
-}
-
-impl<'de> Deserialize<'de> for Pairs {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Strings;
-        impl<'de> Visitor<'de> for Strings {
-            type Value = Pairs;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of keys to files")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(Pairs(pairs))
-            }
-        }
-        deserializer.deserialize_map(Strings)
-    }
 }

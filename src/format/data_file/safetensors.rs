@@ -2,7 +2,7 @@
 
 use super::MAX_HEADER_BYTES;
 use crate::format::names::reserved_entries::HEADER_METADATA;
-use crate::format::{FormatError, HeaderFault};
+use crate::format::{FormatError, HeaderFault, Pairs};
 use reshard_shard::{DType, Dims, volume_of};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use std::borrow::Cow;
@@ -85,8 +85,6 @@ struct RawEntry<'a> {
     data_offsets: (u64, u64),
 }
 
-struct Pairs(Vec<(String, String)>);
-
 impl<'de> Deserialize<'de> for RawHeader<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Entries;
@@ -108,26 +106,6 @@ impl<'de> Deserialize<'de> for RawHeader<'de> {
             }
         }
         deserializer.deserialize_map(Entries)
-    }
-}
-
-impl<'de> Deserialize<'de> for Pairs {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Strings;
-        impl<'de> Visitor<'de> for Strings {
-            type Value = Pairs;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of strings to strings")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(Pairs(pairs))
-            }
-        }
-        deserializer.deserialize_map(Strings)
     }
 }
 
