@@ -1,6 +1,7 @@
 //! Speed of whole saves and loads as ratios to a plain client, measured side by side in one run.
 //!
-//! `cargo bench --bench transfer [-- shaped|unshaped|seaweedfs|disk ...] [--runs N]`; docs/performance.md explains.
+//! `cargo bench --bench transfer [-- shaped|unshaped|seaweedfs|disk ...] [--no-saves] [--no-loads] [--runs N]`; docs/performance.md
+//! explains.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a bench")]
 
@@ -26,16 +27,26 @@ fn main() {
             words.iter().filter(|word| !word.starts_with("--") && word.parse::<u32>().is_err()).collect();
         named.is_empty() || named.iter().any(|word| *word == name)
     };
+    let only = |name: &str| words.iter().any(|word| word == name);
+    let part = Part { runs, saves: !only("--no-saves"), loads: !only("--no-loads") };
     println!("{:34} {:>9} {:>9} {:>7}", "", "reshard s", "plain s", "ratio");
     if wanted("shaped") || wanted("unshaped") {
-        in_process(runs, wanted("shaped"), wanted("unshaped"));
+        in_process(part, wanted("shaped"), wanted("unshaped"));
     }
     if wanted("seaweedfs") {
-        seaweedfs(runs);
+        seaweedfs(part);
     }
     if wanted("disk") {
-        disk(runs);
+        disk(part);
     }
+}
+
+/// What is measured, and how often.
+#[derive(Clone, Copy)]
+struct Part {
+    runs: usize,
+    saves: bool,
+    loads: bool,
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -85,34 +96,31 @@ fn s3_options(endpoint: &str, key: &str, secret: &str) -> OpenOptions {
         .set("allow_http", "true")
 }
 
-fn s3(
-    name: &str,
-    runs: usize,
-    endpoint: &str,
-    bucket: &str,
-    (key, secret): (&str, &str),
-    connections: usize,
-) {
+fn s3(name: &str, part: Part, endpoint: &str, bucket: &str, (key, secret): (&str, &str), connections: usize) {
     let options = s3_options(endpoint, key, secret);
     let uri = format!("s3://{bucket}/run");
     let client = plain::client(endpoint, bucket, key, secret);
     let (_, reports) = state::save(&uri, &options, 4, connections);
-    let (layout, directory) = plain::layout(&uri, &options);
+    let (layout, _) = plain::layout(&uri, &options);
     let lengths: Vec<u64> = layout.files.iter().map(|file| file.length).collect();
-    let (own, theirs, _) = compare(
-        runs,
-        || state::save(&uri, &options, 4, connections),
-        || plain::put(&client, "plain", &lengths, connections),
-    );
-    let bytes: u64 = reports.iter().map(|report| report.bytes).sum();
-    row(&format!("{name}: save TP 4"), own, theirs, &format!("{:.1} MB", bytes as f64 / 1e6));
+    if part.saves {
+        let (own, theirs, _) = compare(
+            part.runs,
+            || state::save(&uri, &options, 4, connections),
+            || plain::put(&client, "plain", &lengths, connections),
+        );
+        let bytes: u64 = reports.iter().map(|report| report.bytes).sum();
+        row(&format!("{name}: save TP 4"), own, theirs, &format!("{:.1} MB", bytes as f64 / 1e6));
+    }
     // The last save replaced the first.
-    let (layout, directory) = if runs > 0 { plain::layout(&uri, &options) } else { (layout, directory) };
-    for tp in [2, 8, 3] {
+    let (layout, directory) = plain::layout(&uri, &options);
+    for tp in part.loads.then_some([2, 8, 3]).into_iter().flatten() {
+        // The same on both sides, also where the ranks don't divide them.
+        let connections = (connections / tp as usize).max(1) * tp as usize;
         let ranges = plain::ranges(&layout, tp, false);
         let prefix = format!("run/{directory}");
         let (own, theirs, reports) = compare(
-            runs,
+            part.runs,
             || state::load(&uri, &options, tp, connections, true),
             || plain::get(&client, &prefix, &layout, &ranges, connections),
         );
@@ -120,27 +128,28 @@ fn s3(
     }
 }
 
-fn in_process(runs: usize, shaped: bool, unshaped: bool) {
-    let server = Server::start();
+fn in_process(part: Part, shaped: bool, unshaped: bool) {
+    // The state, the one that replaces it, and the plain client's.
+    let server = Server::start(8 << 30);
     for (wanted, name, shape, connections) in
         [(shaped, "30 ms, 50 MB/s", Shape::REMOTE, 8), (unshaped, "unshaped", Shape::NONE, 16)]
     {
         if wanted {
             server.set_shape(shape);
-            s3(name, runs, &server.endpoint(), "bench", ("key", "secret"), connections);
+            s3(name, part, &server.endpoint(), "bench", ("key", "secret"), connections);
         }
     }
     println!("{} requests reached the in-process server", server.requests());
 }
 
-fn seaweedfs(runs: usize) {
+fn seaweedfs(part: Part) {
     let server = SeaweedFs::shared();
     let options: BTreeMap<&str, String> = server.options(Identity::Admin).into_iter().collect();
     let keys = (options["aws_access_key_id"].as_str(), options["aws_secret_access_key"].as_str());
-    s3("SeaweedFS", runs, &server.endpoint(), &server.bucket(), keys, 8);
+    s3("SeaweedFS", part, &server.endpoint(), &server.bucket(), keys, 8);
 }
 
-fn disk(runs: usize) {
+fn disk(part: Part) {
     let directory = tempfile::tempdir_in(
         std::env::var("RESHARD_BENCH_DIR").unwrap_or_else(|_| env!("CARGO_TARGET_TMPDIR").into()),
     )
@@ -150,23 +159,25 @@ fn disk(runs: usize) {
     state::save(&uri, &options, 4, 16);
     let (layout, _) = plain::layout(&uri, &options);
     let lengths: Vec<u64> = layout.files.iter().map(|file| file.length).collect();
-    let (own, theirs, _) =
-        compare(runs, || state::save(&uri, &options, 4, 16), || plain::pwrite(directory.path(), &lengths));
-    row("disk: save TP 4", own, theirs, "against pwrite and fsync, a thread a file");
+    if part.saves {
+        let save = || state::save(&uri, &options, 4, 16);
+        let (own, theirs, _) = compare(part.runs, save, || plain::pwrite(directory.path(), &lengths));
+        row("disk: save TP 4", own, theirs, "against pwrite and fsync, a thread a file");
+    }
     let (layout, attempt) = plain::layout(&uri, &options);
     let files = std::path::Path::new(&uri).join(attempt);
-    for tp in [2, 8, 3] {
+    for tp in part.loads.then_some([2, 8, 3]).into_iter().flatten() {
         let ranges = plain::ranges(&layout, tp, false);
         for verify in [false, true] {
             let (own, theirs, reports) = compare(
-                runs,
+                part.runs,
                 || state::load(&uri, &options, tp, 16, verify),
                 || plain::pread_apart(&files, &layout, &ranges, 2),
             );
             let how = if verify { "verified" } else { "not verified" };
             row(&format!("disk: load TP 4 -> {tp}, {how}"), own, theirs, &figures(&reports));
         }
-        let reused = (0..runs).map(|_| plain::pread(&files, &layout, &ranges, 2)).collect();
+        let reused = (0..part.runs).map(|_| plain::pread(&files, &layout, &ranges, 2)).collect();
         println!("{:34} {:>9} {:9.3}          pread into one reused buffer a thread", "", "", median(reused));
     }
 }

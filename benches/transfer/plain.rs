@@ -120,7 +120,11 @@ pub fn put(client: &AmazonS3, prefix: &str, lengths: &[u64], connections: usize)
             let ids = own.into_iter().map(|(.., id)| id).collect();
             client.complete_multipart(path, id, ids).await.unwrap();
         }
-        start.elapsed().as_secs_f64()
+        let seconds = start.elapsed().as_secs_f64();
+        for (_, path) in uploads {
+            client.delete(&path).await.unwrap();
+        }
+        seconds
     })
 }
 

@@ -62,10 +62,49 @@ impl Object {
     }
 }
 
+/// Memory for bodies, used again and again: what the kernel takes to clear fresh pages must not be measured.
+#[derive(Clone, Default)]
+struct Pool(Arc<Mutex<Vec<Vec<u8>>>>);
+
+/// Memory of the pool that holds `length` bytes of a body.
+struct Pooled {
+    memory: Vec<u8>,
+    length: usize,
+    pool: Pool,
+}
+
+/// The parts of an upload are as long.
+const POOLED_BYTES: usize = 8 << 20;
+
+impl Pool {
+    /// With so much memory that the kernel has already given.
+    fn warmed(bytes: usize) -> Self {
+        let memory = (0..bytes / POOLED_BYTES).map(|_| vec![1; POOLED_BYTES]).collect();
+        Self(Arc::new(Mutex::new(memory)))
+    }
+
+    fn take(&self) -> Pooled {
+        let memory = self.0.lock().unwrap().pop().unwrap_or_else(|| vec![1; POOLED_BYTES]);
+        Pooled { memory, length: 0, pool: self.clone() }
+    }
+}
+
+impl AsRef<[u8]> for Pooled {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory[..self.length]
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        self.pool.0.lock().unwrap().push(std::mem::take(&mut self.memory));
+    }
+}
+
 #[derive(Default)]
 struct Store {
     objects: BTreeMap<String, Object>,
-    uploads: HashMap<String, BTreeMap<u64, Bytes>>,
+    uploads: HashMap<String, BTreeMap<u64, Vec<Bytes>>>,
 }
 
 pub struct Server {
@@ -78,7 +117,8 @@ pub struct Server {
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 impl Server {
-    pub fn start() -> Self {
+    /// A server that holds `bytes` bytes of objects without asking the kernel for memory.
+    pub fn start(bytes: usize) -> Self {
         let runtime = Runtime::new().unwrap();
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -86,6 +126,7 @@ impl Server {
         let requests = Arc::new(AtomicU64::new(0));
         let state = Arc::new(State {
             store: Mutex::default(),
+            pool: Pool::warmed(bytes),
             shape: Arc::clone(&shape),
             requests: Arc::clone(&requests),
             next: AtomicU64::new(1),
@@ -124,6 +165,7 @@ impl Server {
 
 struct State {
     store: Mutex<Store>,
+    pool: Pool,
     shape: Arc<Mutex<Shape>>,
     requests: Arc<AtomicU64>,
     next: AtomicU64,
@@ -154,14 +196,14 @@ impl State {
                 self.get(&key, header("range"), parts.method == Method::HEAD, shape, start).await
             }
             (&Method::PUT, upload) => {
-                let body = receive(body, shape, start).await;
+                let body = receive(body, &self.pool, shape, start).await;
                 let e_tag = self.next.fetch_add(1, Ordering::Relaxed);
                 let mut store = self.store.lock().unwrap();
                 match upload {
                     Some(id) => {
                         let number =
                             query.get("partNumber").and_then(|number| number.parse().ok()).unwrap_or(0);
-                        store.uploads.entry(id.clone()).or_default().insert(number, body.concat().into());
+                        store.uploads.entry(id.clone()).or_default().insert(number, body);
                     }
                     None => {
                         let there = store.objects.get(&key).map(|object| format!("\"{}\"", object.e_tag));
@@ -187,12 +229,23 @@ impl State {
                 let e_tag = self.next.fetch_add(1, Ordering::Relaxed);
                 let mut store = self.store.lock().unwrap();
                 let parts = store.uploads.remove(id).unwrap_or_default();
-                let pieces: Vec<Bytes> = parts.into_values().collect();
+                let pieces: Vec<Bytes> = parts.into_values().flatten().collect();
                 let length = pieces.iter().map(|piece| piece.len() as u64).sum();
                 store.objects.insert(key, Object { pieces, length, e_tag });
                 xml(format!(
                     "<CompleteMultipartUploadResult><ETag>\"{e_tag}\"</ETag></CompleteMultipartUploadResult>"
                 ))
+            }
+            (&Method::POST, None) if query.contains_key("delete") => {
+                let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                let text = String::from_utf8_lossy(&body);
+                let mut store = self.store.lock().unwrap();
+                let mut answer = String::from("<DeleteResult>");
+                for (name, _) in text.split("<Key>").skip(1).filter_map(|rest| rest.split_once("</Key>")) {
+                    store.objects.remove(&format!("{}/{name}", key.trim_end_matches('/')));
+                    let _ = write!(answer, "<Deleted><Key>{name}</Key></Deleted>");
+                }
+                xml(answer + "</DeleteResult>")
             }
             (&Method::DELETE, _) => {
                 self.store.lock().unwrap().objects.remove(&key);
@@ -292,15 +345,25 @@ async fn wait(shape: Shape, start: Instant, bytes: u64) {
 }
 
 /// Takes a body in as fast as the shape allows.
-async fn receive(mut body: Incoming, shape: Shape, start: Instant) -> Vec<Bytes> {
+async fn receive(mut body: Incoming, pool: &Pool, shape: Shape, start: Instant) -> Vec<Bytes> {
     let (mut pieces, mut received) = (Vec::new(), 0);
+    let mut current = pool.take();
     while let Some(Ok(frame)) = body.frame().await {
-        if let Ok(piece) = frame.into_data() {
-            received += piece.len() as u64;
-            pieces.push(piece);
-            wait(shape, start, received).await;
+        let Ok(frame) = frame.into_data() else { continue };
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            if current.length == POOLED_BYTES {
+                pieces.push(Bytes::from_owner(std::mem::replace(&mut current, pool.take())));
+            }
+            let count = rest.len().min(POOLED_BYTES - current.length);
+            current.memory[current.length..current.length + count].copy_from_slice(&rest[..count]);
+            current.length += count;
+            rest = &rest[count..];
         }
+        received += frame.len() as u64;
+        wait(shape, start, received).await;
     }
+    pieces.push(Bytes::from_owner(current));
     pieces
 }
 

@@ -65,7 +65,7 @@ pub fn save(uri: &str, storage: &OpenOptions, tp: u64, connections: usize) -> (f
             .map(|(key, shard)| (key.to_owned(), vec![rank.rank() as u8 + 1; shard.local_bytes() as usize]))
             .collect();
         let data = buffers.iter().map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();
-        let options = Options { concurrency: connections / tp as usize, ..Options::default() };
+        let options = Options { concurrency: (connections / tp as usize).max(1), ..Options::default() };
         let checkpoint = Checkpoint::open(uri, storage.clone(), options).unwrap();
         let mut request = SaveRequest::new(ITERATION, &dict, data, &state);
         request.replace = true;
