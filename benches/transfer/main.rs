@@ -77,9 +77,14 @@ fn row(name: &str, own: f64, plain: f64, note: &str) {
 fn figures(reports: &[LoadReport]) -> String {
     let total = reports[0].total;
     let most = reports.iter().map(|report| report.own.requests).max().unwrap_or(0);
-    let data = reports.iter().map(|report| report.seconds.data).fold(0.0, f64::max);
+    let phase = |of: fn(&LoadReport) -> f64| reports.iter().map(of).fold(0.0, f64::max);
+    let (plan, data, commit) = (
+        phase(|report| report.seconds.plan),
+        phase(|report| report.seconds.data),
+        phase(|report| report.seconds.commit),
+    );
     format!(
-        "needed {:.1} MB, fetched/needed {:.4}, tables {:.1} kB, {most} requests a rank at most, data phase {data:.3} s",
+        "needed {:.1} MB, fetched/needed {:.4}, tables {:.1} kB, {most} requests a rank at most; seconds {plan:.3} plan, {data:.3} data, {commit:.3} commit",
         total.bytes_needed as f64 / 1e6,
         total.bytes_fetched as f64 / total.bytes_needed as f64,
         total.table_bytes as f64 / 1e3,
@@ -156,28 +161,39 @@ fn disk(part: Part) {
     .unwrap();
     let uri = directory.path().join("run").to_str().unwrap().to_owned();
     let options = OpenOptions::new();
-    state::save(&uri, &options, 4, 16);
+    state::save(&uri, &options, 4, DISK_READS);
     let (layout, _) = plain::layout(&uri, &options);
     let lengths: Vec<u64> = layout.files.iter().map(|file| file.length).collect();
     if part.saves {
-        let save = || state::save(&uri, &options, 4, 16);
+        let save = || state::save(&uri, &options, 4, DISK_READS);
         let (own, theirs, _) = compare(part.runs, save, || plain::pwrite(directory.path(), &lengths));
         row("disk: save TP 4", own, theirs, "against pwrite and fsync, a thread a file");
     }
     let (layout, attempt) = plain::layout(&uri, &options);
-    let files = std::path::Path::new(&uri).join(attempt);
+    let files = plain::files(&std::path::Path::new(&uri).join(attempt), &layout);
     for tp in part.loads.then_some([2, 8, 3]).into_iter().flatten() {
         let ranges = plain::ranges(&layout, tp, false);
-        for verify in [false, true] {
-            let (own, theirs, reports) = compare(
-                part.runs,
-                || state::load(&uri, &options, tp, 16, verify),
-                || plain::pread_apart(&files, &layout, &ranges, 2),
-            );
+        for (cold, verify) in [(true, false), (true, true), (false, false), (false, true)] {
+            let prepare = || {
+                if cold {
+                    plain::make_cold(&files)
+                }
+            };
+            let ours = || {
+                prepare();
+                state::load(&uri, &options, tp, DISK_READS, verify)
+            };
+            let plain = || {
+                prepare();
+                plain::pread(&files, &ranges, DISK_READS)
+            };
+            let (own, theirs, reports) = compare(part.runs, ours, plain);
             let how = if verify { "verified" } else { "not verified" };
-            row(&format!("disk: load TP 4 -> {tp}, {how}"), own, theirs, &figures(&reports));
+            let place = if cold { "disk" } else { "page cache" };
+            row(&format!("{place}: load TP 4 -> {tp}, {how}"), own, theirs, &figures(&reports));
         }
-        let reused = (0..part.runs).map(|_| plain::pread(&files, &layout, &ranges, 2)).collect();
-        println!("{:34} {:>9} {:9.3}          pread into one reused buffer a thread", "", "", median(reused));
     }
 }
+
+/// Reads of a disk at once, on both sides.
+const DISK_READS: usize = 16;

@@ -128,58 +128,31 @@ pub fn put(client: &AmazonS3, prefix: &str, lengths: &[u64], connections: usize)
     })
 }
 
-/// Seconds to pread the ranges with `threads` threads, each into one buffer of its own.
-pub fn pread(
-    directory: &FilePath,
-    layout: &SavedLayout,
-    ranges: &[(u32, Range<u64>)],
-    threads: usize,
-) -> f64 {
-    let files: Vec<File> =
-        layout.files.iter().map(|file| File::open(directory.join(&file.path)).unwrap()).collect();
-    let next = AtomicUsize::new(0);
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                let mut buffer = vec![0; 8 << 20];
-                while let Some((file, range)) = ranges.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let length = (range.end - range.start) as usize;
-                    files[*file as usize].read_exact_at(&mut buffer[..length], range.start).unwrap();
-                }
-            });
-        }
-    });
-    start.elapsed().as_secs_f64()
+/// The files of a layout on disk.
+pub fn files(directory: &FilePath, layout: &SavedLayout) -> Vec<File> {
+    layout.files.iter().map(|file| File::open(directory.join(&file.path)).unwrap()).collect()
 }
 
-/// Seconds to pread the ranges into memory as large as they are, so that every byte has a place of its own as a
-/// tensor's has.
-pub fn pread_apart(
-    directory: &FilePath,
-    layout: &SavedLayout,
-    ranges: &[(u32, Range<u64>)],
-    threads: usize,
-) -> f64 {
-    let files: Vec<File> =
-        layout.files.iter().map(|file| File::open(directory.join(&file.path)).unwrap()).collect();
+/// Drops what the kernel keeps of the files in memory, so that they are read from the disk.
+pub fn make_cold(files: &[File]) {
+    for file in files {
+        rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    }
+}
+
+/// Seconds to pread the ranges with `threads` threads into memory as large as they are, so that every byte has a place
+/// of its own as a tensor's has.
+pub fn pread(files: &[File], ranges: &[(u32, Range<u64>)], threads: usize) -> f64 {
     let mut buffers: Vec<Vec<u8>> =
         ranges.iter().map(|(_, range)| vec![1; (range.end - range.start) as usize]).collect();
-    let work: Vec<_> = ranges
-        .iter()
-        .zip(&mut buffers)
-        .map(std::sync::Mutex::new)
-        .map(Some)
-        .map(std::sync::Mutex::new)
-        .collect();
+    let work: Vec<_> = ranges.iter().zip(&mut buffers).map(std::sync::Mutex::new).collect();
     let next = AtomicUsize::new(0);
     let start = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(slot) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let item = slot.lock().unwrap().take().unwrap().into_inner().unwrap();
-                    let ((file, range), buffer) = item;
+                while let Some(item) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let ((file, range), buffer) = &mut *item.lock().unwrap();
                     files[*file as usize].read_exact_at(buffer, range.start).unwrap();
                 }
             });

@@ -28,6 +28,14 @@ pub enum TransferError {
         /// What does not fit.
         detail: String,
     },
+    /// A store that reported success without handing over all bytes in order.
+    #[error("file `{file}`: {detail}; the storage backend breaks its contract, run its conformance suite")]
+    Contract {
+        /// The file.
+        file: String,
+        /// What it did.
+        detail: String,
+    },
     /// A file name in a layout is not a path below its directory.
     #[error("file name in the checkpoint's metadata: {0}")]
     Path(#[from] InvalidPath),

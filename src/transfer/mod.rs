@@ -2,15 +2,15 @@
 //!
 //! All I/O runs on one runtime that the library owns ([`Job`]); the caller's thread stays free for collectives.
 
-mod consume;
+mod checksums;
 pub mod convert;
 mod error;
+mod intake;
 mod job;
 mod progress;
 mod read;
 mod rows;
 mod scatter;
-mod slot;
 mod staging;
 mod stream;
 mod write;

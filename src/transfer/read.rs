@@ -1,14 +1,14 @@
 //! Reads what a load plan asks for, each rank its own ranges.
 
-use super::consume::Consumer;
+use super::intake::Intake;
 use super::scatter::name;
-use super::slot::StagingBuffer;
 use super::{Phase, Progress, Staging, TransferError};
-use crate::format::{BlockTable, SavedFile, SavedLayout};
+use crate::format::{BlockLayout, BlockTable, SavedFile, SavedLayout};
 use crate::plan::{LoadPlan, Request};
 use reshard_device::DestinationHandle;
 use reshard_storage::{Slot, StorageBackend, StoragePath};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -91,8 +91,6 @@ pub(super) struct Shared {
     tables: HashMap<u32, OnceCell<Arc<BlockTable>>>,
     /// Held while a request is on its way, and not while its bytes are verified and copied.
     connections: Semaphore,
-    /// Whether any tensor changes its dtype on the way.
-    converts: bool,
     counters: Counters,
 }
 
@@ -108,9 +106,8 @@ pub async fn read(job: ReadJob) -> Result<ReadStats, TransferError> {
         }
     }
     let tables = job.plan.tables.iter().map(|&file| (file, OnceCell::new())).collect();
-    let converts = job.plan.tensors.iter().any(|tensor| tensor.saved_dtype != tensor.dtype);
     let connections = Semaphore::new(job.concurrency.clamp(1, Semaphore::MAX_PERMITS));
-    let shared = Arc::new(Shared { job, tables, connections, converts, counters: Counters::default() });
+    let shared = Arc::new(Shared { job, tables, connections, counters: Counters::default() });
     let mut tasks: JoinSet<Result<(), TransferError>> = JoinSet::new();
     for index in 0..shared.job.plan.requests.len() {
         // Waiting for a slot here keeps the number of tasks bounded by memory; a failure meanwhile ends the wait.
@@ -168,27 +165,20 @@ impl Shared {
     /// One request, from the store to the destinations.
     async fn one(self: &Arc<Self>, index: usize, memory: reshard_device::Slot) -> Result<(), TransferError> {
         let (plan, request) = self.request(index).ok_or(TransferError::Lost)?;
-        let file = self.job.saved.files.get(request.file as usize).ok_or(TransferError::Lost)?;
+        let file = self.file(request)?;
         let length = request.range.end - request.range.start;
         let path = self.path(file)?;
-        let buffer = Box::new(StagingBuffer::new(memory, Consumer::new(Arc::clone(self), index)));
+        let intake = Box::new(Intake::new(Arc::clone(self), index, memory)?);
         // The table is fetched beside the data, so that verifying costs no round trip.
-        let (buffer, table) =
-            tokio::join!(self.fetch(&path, request, buffer), self.table(request.file, file, &path));
-        let (mut buffer, table) = (buffer?, table?);
-        let finish = |buffer: &mut StagingBuffer| {
-            if let Some(table) = &table {
-                buffer.consumer.set_table(Arc::clone(table));
-            }
-            buffer.finish(length as usize);
-            buffer.consumer.result()
-        };
-        let consumed = match finish(&mut buffer) {
+        let (intake, table) =
+            tokio::join!(self.fetch(&path, request, intake), self.table(request.file, file, &path));
+        let (mut intake, table) = (intake?, table?);
+        let consumed = match intake.finish(table.as_deref()) {
             Err(first @ TransferError::Corrupt { .. }) => {
                 // Bytes may be damaged on the way; only what is stored can be damaged twice in the same place.
                 tracing::warn!(%path, ?request.range, error = %first, "checksum mismatch, reading once more");
-                buffer = self.fetch(&path, request, buffer).await?;
-                finish(&mut buffer)?
+                intake = self.fetch(&path, request, intake).await?;
+                intake.finish(table.as_deref())?
             }
             other => other?,
         };
@@ -203,14 +193,13 @@ impl Shared {
         &self,
         path: &StoragePath,
         request: &Request,
-        mut buffer: Box<StagingBuffer>,
-    ) -> Result<Box<StagingBuffer>, TransferError> {
+        intake: Box<Intake>,
+    ) -> Result<Box<Intake>, TransferError> {
         let _connection = self.connections.acquire().await.map_err(|_| TransferError::Lost)?;
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
-        buffer.consumer.begin();
-        let (slot, result) = self.job.storage.read(path, request.range.clone(), buffer).await;
+        let (slot, result) = self.job.storage.read(path, request.range.clone(), intake).await;
         result?;
-        StagingBuffer::returned(slot).ok_or(TransferError::Lost)
+        Intake::returned(slot).ok_or(TransferError::Lost)
     }
 
     /// The plan and one of its requests.
@@ -218,24 +207,24 @@ impl Shared {
         Some((&*self.job.plan, self.job.plan.requests.get(index)?))
     }
 
-    pub(super) fn destinations(&self) -> (&[DestinationHandle], ReadMode) {
-        (&self.job.destinations, self.job.mode)
+    /// The file that a request reads.
+    pub(super) fn file(&self, request: &Request) -> Result<&SavedFile, TransferError> {
+        self.job.saved.files.get(request.file as usize).ok_or(TransferError::Lost)
     }
 
-    /// Whether elements must not be cut, since some are converted.
-    pub(super) fn converts(&self) -> bool {
-        self.converts
+    pub(super) fn destinations(&self) -> &[DestinationHandle] {
+        &self.job.destinations
     }
 
-    /// Whether the request's file has checksums that are to be compared.
-    pub(super) fn verifies(&self, index: usize) -> bool {
-        self.request(index).is_some_and(|(_, request)| self.tables.contains_key(&request.file))
+    pub(super) fn mode(&self) -> ReadMode {
+        self.job.mode
     }
 
-    /// The block table of the request's file, if it has come already.
-    pub(super) fn table_if_there(&self, index: usize) -> Option<Arc<BlockTable>> {
+    /// The blocks of the request's file, where they are verified, and where in the file the request begins.
+    pub(super) fn blocks(&self, index: usize) -> Option<(&BlockLayout, u64)> {
         let (_, request) = self.request(index)?;
-        self.tables.get(&request.file)?.get().cloned()
+        let file = self.file(request).ok().filter(|_| self.tables.contains_key(&request.file))?;
+        Some((file.blocks.as_ref()?, request.range.start))
     }
 
     fn path(&self, file: &SavedFile) -> Result<StoragePath, TransferError> {
@@ -272,37 +261,12 @@ impl Shared {
         Ok(Some(Arc::clone(table)))
     }
 
-    /// Verifies the whole blocks of a request from its byte `from` on that lie in `bytes`, which begin with the request.
-    /// Returns up to where blocks were verified, and how many.
-    pub(super) fn verify(
-        &self,
-        index: usize,
-        table: &BlockTable,
-        from: usize,
-        bytes: &[u8],
-    ) -> Result<(usize, u64), TransferError> {
-        let (_, request) = self.request(index).ok_or(TransferError::Lost)?;
-        let file = self.job.saved.files.get(request.file as usize).ok_or(TransferError::Lost)?;
-        let Some(blocks) = &file.blocks else { return Ok((bytes.len(), 0)) };
-        let base = request.range.start;
-        let (mut end, mut verified) = (from, 0);
-        for (number, block) in blocks.blocks_in(base + from as u64..request.range.end) {
-            let (start, past) = ((block.start - base) as usize, (block.end - base) as usize);
-            let Some(block_bytes) = bytes.get(start..past) else { break };
-            table.verify(&file.path, number, block_bytes).map_err(|source| TransferError::Corrupt {
-                key: self.key_at(request, block.start, block.end),
-                source,
-            })?;
-            (end, verified) = (past, verified + 1);
-        }
-        Ok((end, verified))
-    }
-
-    /// A tensor of this rank that takes bytes from `start..end`, for an error.
-    fn key_at(&self, request: &Request, start: u64, end: u64) -> String {
+    /// A tensor of this rank that takes bytes from `range` of the file, for an error.
+    pub(super) fn key_at(&self, request: &Request, range: &Range<u64>) -> String {
         let plan = &self.job.plan;
         let copies = request.copies.iter().filter_map(|&index| plan.copies.get(index as usize));
-        let mut touching = copies.filter(|copy| copy.file_offset < end && copy.file_end() > start);
+        let mut touching =
+            copies.filter(|copy| copy.file_offset < range.end && copy.file_end() > range.start);
         let tensor = touching.next().and_then(|copy| plan.tensors.get(copy.tensor as usize));
         tensor.map_or_else(|| "bytes read beside the wanted ones".to_owned(), name)
     }

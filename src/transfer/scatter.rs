@@ -54,7 +54,8 @@ pub(super) fn scatter(
     Ok(overflowed)
 }
 
-fn strided(copy: &Copy) -> Result<StridedCopy, TransferError> {
+/// A copy that changes no dtype, for the device.
+pub(super) fn strided(copy: &Copy) -> Result<StridedCopy, TransferError> {
     let axes: Vec<Axis> = copy
         .axes
         .iter()

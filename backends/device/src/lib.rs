@@ -25,7 +25,7 @@ pub use destination::{DestinationHandle, with_destinations};
 pub use device::{Device, StagingMemory};
 pub use error::DeviceError;
 pub use host::{Buffer, Host};
-pub use source::{SourceHandle, with_sources};
+pub use source::{SourceHandle, SourceWindow, with_sources};
 pub use staging::{Slot, StagingPool};
 pub use strided::{Axis, StridedCopy};
 pub use window::Window;

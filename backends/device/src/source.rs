@@ -3,16 +3,18 @@
 #![allow(unsafe_code, reason = "lent memory is reached through pointers; see `scope` for the rule")]
 
 use std::fmt;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use crate::error::checked_range;
-use crate::scope::{Scope, lend};
+use crate::error::{check_range, checked_range};
+use crate::scope::{Entry, Scope, lend};
 use crate::{DeviceError, StridedCopy};
 
 /// Lends `sources` to `f`, as one handle for each, in their order.
 ///
 /// As with [`with_destinations`](crate::with_destinations), handles may be kept: when `f` has ended, every
-/// operation on them is refused, and this function returns once those under way have ended.
+/// operation on them is refused, and this function returns once those under way have ended and all
+/// [`SourceWindow`]s are gone.
 pub fn with_sources<R>(sources: Vec<&[u8]>, f: impl FnOnce(Vec<SourceHandle>) -> R) -> R {
     lend(|scope| f(sources.into_iter().map(|memory| SourceHandle::new(memory, scope)).collect()))
 }
@@ -53,6 +55,16 @@ impl SourceHandle {
         self.0.read(|memory| into.copy_from_slice(&memory[range]))
     }
 
+    /// The bytes of `range` themselves, for a writer that sends them without a copy.
+    ///
+    /// # Errors
+    /// As [`read_into`](Self::read_into).
+    pub fn window(&self, range: Range<usize>) -> Result<SourceWindow, DeviceError> {
+        let range = check_range(range, self.0.size)?;
+        let entry = self.0.scope.enter()?;
+        Ok(SourceWindow { source: Arc::clone(&self.0), range, _entry: entry })
+    }
+
     /// Fills what belongs to `copy` of `stream`, the bytes of the stream at `stream_start`; returns how many
     /// bytes that was.
     ///
@@ -77,11 +89,49 @@ impl fmt::Debug for SourceHandle {
 impl Source {
     fn read<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R, DeviceError> {
         let entry = self.scope.enter()?;
-        // SAFETY: `memory` comes from a `&[u8]` of `size` bytes. That borrow is in force: `with_sources` keeps
-        // it until `lend` returns, which waits for `entry`, and `f` cannot keep the slice for longer.
-        let memory = unsafe { std::slice::from_raw_parts(self.memory, self.size) };
-        let result = f(memory);
+        // SAFETY: `entry` lives while `f` has the slice, and `f` cannot keep it for longer.
+        let result = f(unsafe { self.bytes() });
         drop(entry);
         Ok(result)
+    }
+
+    /// All bytes.
+    ///
+    /// # Safety
+    /// An entry to the scope lives for all of `'a`.
+    unsafe fn bytes<'a>(&self) -> &'a [u8] {
+        // SAFETY: `memory` comes from a `&[u8]` of `size` bytes. That borrow is in force: `with_sources` keeps it
+        // until `lend` returns, which waits for the entry that the caller vouches for.
+        unsafe { std::slice::from_raw_parts(self.memory, self.size) }
+    }
+}
+
+/// Bytes of a lent tensor, to read. While it lives, [`with_sources`] does not return.
+pub struct SourceWindow {
+    source: Arc<Source>,
+    range: Range<usize>,
+    _entry: Entry,
+}
+
+impl Deref for SourceWindow {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the window has an entry to the scope, and the slice borrows the window.
+        let bytes = unsafe { self.source.bytes() };
+        // The range was checked when the window was made.
+        bytes.get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+impl AsRef<[u8]> for SourceWindow {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for SourceWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceWindow").field("range", &self.range).finish()
     }
 }

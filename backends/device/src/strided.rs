@@ -89,6 +89,20 @@ impl StridedCopy {
         self.axes.iter().fold(self.row_bytes as u64, |bytes, axis| bytes * axis.count as u64)
     }
 
+    /// Where the byte at `at` of the stream goes in the tensor, and how many bytes from it on are contiguous on both
+    /// sides; `None` where this copy takes nothing from there.
+    pub fn row_at(&self, at: u64) -> Option<Range<usize>> {
+        let mut left = at.checked_sub(self.stream_offset)?;
+        let mut tensor = self.tensor_offset;
+        for axis in &self.axes {
+            let step = usize::try_from(left / axis.stream_stride).ok().filter(|&step| step < axis.count)?;
+            left -= step as u64 * axis.stream_stride;
+            tensor += step * axis.tensor_stride;
+        }
+        let within = usize::try_from(left).ok().filter(|&within| within < self.row_bytes)?;
+        Some(tensor + within..tensor + self.row_bytes)
+    }
+
     /// Copies what `stream`, the bytes of the stream at `stream_start`, holds of this copy into `tensor`;
     /// returns how many bytes that was.
     ///

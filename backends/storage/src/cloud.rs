@@ -18,7 +18,7 @@ use crate::backend::at;
 use crate::{
     At, Capabilities, Deadline, Deletion, Depth, Durable, Expect, Listing, ObjectInfo, Operation, Outage,
     Page, PageToken, Payload, PutOutcome, Result, Slot, StorageBackend, StorageError, StoragePath, Upload,
-    UploadShape, Version, slot,
+    UploadShape, Version, admit_read,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -127,8 +127,8 @@ impl CloudBackend {
         }
     }
 
-    /// Streams a range into the first `len` bytes of `slot`; nothing but the pieces as they come from the socket lies in
-    /// between.
+    /// Streams a range into `slot`, which takes `len` bytes; nothing but the pieces as they come from the socket lies
+    /// in between.
     async fn fill(
         &self,
         location: &Path,
@@ -142,10 +142,7 @@ impl CloudBackend {
         while let Some(piece) = stream.try_next().await? {
             // A body longer than the range is counted, so that it is reported, but not kept.
             let kept = piece.len().min(len.saturating_sub(filled));
-            if let Some(room) = slot.bytes_mut().get_mut(filled..filled + kept) {
-                room.copy_from_slice(&piece[..kept]);
-                slot.filled(filled..filled + kept);
-            }
+            slot.take(filled, piece.get(..kept).unwrap_or_default());
             filled += piece.len();
         }
         Ok(filled)
@@ -169,7 +166,7 @@ impl StorageBackend for CloudBackend {
     async fn read(&self, path: &StoragePath, range: Range<u64>, mut slot: Slot) -> (Slot, Result<()>) {
         let here = at(self, Operation::Read, path).range(range.clone());
         let result = async {
-            let len = slot::target(&mut slot, &range, || here.clone())?.len();
+            let len = admit_read(&slot, &range, || here.clone())?;
             if len == 0 {
                 return Ok(());
             }

@@ -15,7 +15,7 @@ use crate::backend::at;
 use crate::{
     At, Capabilities, Deletion, Depth, Durable, Expect, Listing, ObjectInfo, Operation, Page, PageToken,
     Payload, PutOutcome, Result, Slot, StorageBackend, StorageError, StoragePath, Upload, UploadShape,
-    Version, slot,
+    Version, admit_read,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -104,17 +104,17 @@ impl StorageBackend for DiskBackend {
 
     async fn read(&self, path: &StoragePath, range: Range<u64>, mut slot: Slot) -> (Slot, Result<()>) {
         let here = at(self, Operation::Read, path).range(range.clone());
-        let file = match slot::target(&mut slot, &range, || here.clone())
-            .and_then(|target| Ok((!target.is_empty()).then_some(self.file_of(path, Operation::Read)?)))
+        let (len, file) = match admit_read(&slot, &range, || here.clone())
+            .and_then(|len| Ok((len, self.file_of(path, Operation::Read)?)))
         {
-            Ok(Some(file)) => file,
-            Ok(None) => return (slot, Ok(())),
+            Ok((0, _)) => return (slot, Ok(())),
+            Ok(found) => found,
             Err(error) => return (slot, Err(error)),
         };
         // The slot travels with the system call, so it can't be reused while the kernel writes into it.
         let task_here = here.clone();
         let joined = tokio::task::spawn_blocking(move || {
-            let result = read_range(&file, &range, &mut slot, task_here);
+            let result = read_range(&file, range.start, len, &mut slot, task_here);
             (slot, result)
         });
         joined.await.unwrap_or_else(|error| {
@@ -217,25 +217,26 @@ impl StorageBackend for DiskBackend {
     }
 }
 
-/// Bytes that are read at once: few enough to be in the processor's cache when their owner is told.
-const PIECE_BYTES: usize = 256 << 10;
-
-fn read_range(path: &Path, range: &Range<u64>, slot: &mut Slot, here: At) -> Result<()> {
-    let len = slot::target(slot, range, || here.clone())?.len();
+fn read_range(path: &Path, start: u64, len: usize, slot: &mut Slot, here: At) -> Result<()> {
     let file = File::open(path).on_disk(&here)?;
-    for start in (0..len).step_by(PIECE_BYTES) {
-        let piece = start..len.min(start + PIECE_BYTES);
-        let target = slot.bytes_mut().get_mut(piece.clone()).unwrap_or_default();
-        file.read_exact_at(target, range.start + start as u64).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => {
-                let len = file
-                    .metadata()
-                    .map_or_else(|_| "fewer".to_owned(), |metadata| metadata.len().to_string());
-                StorageError::Corrupt { at: here.clone(), detail: format!("the object has {len} bytes") }
-            }
-            _ => object_error(here.clone(), error),
-        })?;
-        slot.filled(piece);
+    let mut at = 0;
+    while at < len {
+        let room = slot.room(at, len - at);
+        if room.is_empty() {
+            let detail = format!("the slot has no room at byte {at} of {len}");
+            return Err(StorageError::Internal { at: here, detail });
+        }
+        let count = match file.read_at(room, start + at as u64) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            count => count.on_disk(&here)?,
+        };
+        if count == 0 {
+            let len =
+                file.metadata().map_or_else(|_| "fewer".to_owned(), |metadata| metadata.len().to_string());
+            return Err(StorageError::Corrupt { at: here, detail: format!("the object has {len} bytes") });
+        }
+        slot.filled(at..at + count);
+        at += count;
     }
     Ok(())
 }

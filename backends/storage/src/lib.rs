@@ -39,5 +39,5 @@ pub use memory::MemoryBackend;
 pub use open::{Deadline, OpenOptions, open};
 pub use path::{InvalidPath, MAX_KEY_BYTES, StoragePath};
 pub use payload::Payload;
-pub use slot::{ReadBuffer, Slot};
+pub use slot::{ReadBuffer, Slot, admit_read};
 pub use upload::{Upload, UploadSession, UploadShape};

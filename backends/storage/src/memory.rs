@@ -4,7 +4,7 @@ use crate::backend::at;
 use crate::{
     Capabilities, Deletion, Depth, Durable, Expect, Listing, ObjectInfo, Operation, Page, PageToken, Payload,
     PutOutcome, Result, Slot, StorageBackend, StorageError, StoragePath, Upload, UploadSession, UploadShape,
-    Version, slot,
+    Version, admit_read,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -92,17 +92,17 @@ impl StorageBackend for MemoryBackend {
     async fn read(&self, path: &StoragePath, range: Range<u64>, mut slot: Slot) -> (Slot, Result<()>) {
         let here = || at(self, Operation::Read, path).range(range.clone());
         let result = (|| {
-            let target = slot::target(&mut slot, &range, here)?;
-            if target.is_empty() {
+            let len = admit_read(&slot, &range, here)?;
+            if len == 0 {
                 return Ok(());
             }
             let (bytes, ..) = self.object(path, Operation::Read)?;
             let source = usize::try_from(range.start).ok().and_then(|start| bytes.get(start..));
-            let source = source.and_then(|rest| rest.get(..target.len())).ok_or_else(|| {
-                StorageError::Corrupt { at: here(), detail: format!("the object has {} bytes", bytes.len()) }
+            let source = source.and_then(|rest| rest.get(..len)).ok_or_else(|| StorageError::Corrupt {
+                at: here(),
+                detail: format!("the object has {} bytes", bytes.len()),
             })?;
-            target.copy_from_slice(source);
-            slot.filled(0..source.len());
+            slot.take(0, source);
             Ok(())
         })();
         (slot, result)

@@ -274,9 +274,13 @@ async fn keys_that_no_file_system_holds_are_refused() {
 async fn a_slot_outlives_a_dropped_read() {
     struct Watched(Vec<u8>, std::sync::mpsc::Sender<u8>);
     impl reshard_storage::ReadBuffer for Watched {
-        fn bytes_mut(&mut self) -> &mut [u8] {
-            &mut self.0
+        fn capacity(&self) -> usize {
+            self.0.len()
         }
+        fn room(&mut self, at: usize, want: usize) -> &mut [u8] {
+            self.0.room(at, want)
+        }
+        fn filled(&mut self, _piece: std::ops::Range<usize>) {}
         fn bytes(&self) -> &[u8] {
             &self.0
         }

@@ -74,14 +74,21 @@ impl BlockTable {
     /// Checks the bytes of one whole block of `file`.
     ///
     /// # Errors
-    /// [`FormatError::Block`] where they are not what was written, or there is no such block.
+    /// As [`check`](Self::check).
     pub fn verify(&self, file: &str, block: u64, bytes: &[u8]) -> Result<(), FormatError> {
+        self.check(file, block, crc32c(bytes))
+    }
+
+    /// Checks the CRC32C that the bytes of one whole block of `file` turned out to have.
+    ///
+    /// # Errors
+    /// [`FormatError::Block`] where they are not what was written, or there is no such block.
+    pub fn check(&self, file: &str, block: u64, found: u32) -> Result<(), FormatError> {
         let fault = |fault| Err(FormatError::Block { file: file.to_owned(), fault });
         let word = usize::try_from(block).ok().and_then(|block| self.words.get(block));
         let Some(&expected) = word else {
             return fault(BlockFault::NoSuchBlock { block, blocks: self.block_count() });
         };
-        let found = crc32c(bytes);
         if found == expected { Ok(()) } else { fault(BlockFault::Mismatch { block, expected, found }) }
     }
 }

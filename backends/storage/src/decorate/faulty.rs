@@ -217,21 +217,36 @@ struct Bent {
 }
 
 impl ReadBuffer for Bent {
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self.slot.bytes_mut()
+    fn capacity(&self) -> usize {
+        self.slot.capacity()
     }
 
-    fn bytes(&self) -> &[u8] {
-        self.slot.bytes()
+    fn room(&mut self, at: usize, want: usize) -> &mut [u8] {
+        self.slot.room(at, want)
     }
 
     fn filled(&mut self, piece: Range<usize>) {
         if piece.contains(&self.at)
-            && let Some(byte) = self.slot.bytes_mut().get_mut(self.at)
+            && let Some(byte) = self.slot.room(piece.start, piece.len()).get_mut(self.at - piece.start)
         {
             *byte ^= WRONG_BITS;
         }
         self.slot.filled(piece);
+    }
+
+    fn take(&mut self, at: usize, bytes: &[u8]) {
+        match self.at.checked_sub(at) {
+            Some(wrong) if wrong < bytes.len() => {
+                let mut bent = bytes.to_vec();
+                bent[wrong] ^= WRONG_BITS;
+                self.slot.take(at, &bent);
+            }
+            _ => self.slot.take(at, bytes),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.slot.bytes()
     }
 }
 
