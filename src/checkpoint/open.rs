@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Options {
     /// Staging memory of the process in bytes; ranks that are threads of one process share it evenly.
     pub staging_bytes: usize,
-    /// Most requests of one rank at once. The staging slots are a limit too.
+    /// Most requests of one rank with data at once. The staging slots are a limit too, where bytes wait in them.
     pub concurrency: usize,
     /// How ranks meet.
     pub meetings: MeetingRules,

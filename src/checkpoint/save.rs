@@ -251,6 +251,7 @@ fn write_data(
                 plan: Arc::clone(plan),
                 sources,
                 staging: staging.clone(),
+                concurrency: checkpoint.options.concurrency,
                 progress: Arc::clone(&checkpoint.options.progress),
                 under_way,
             }))?)

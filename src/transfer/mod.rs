@@ -7,6 +7,7 @@ pub mod convert;
 mod error;
 mod intake;
 mod job;
+mod payload;
 mod progress;
 mod read;
 mod rows;

@@ -1,13 +1,14 @@
 //! Writes what a save plan lays out: one pass over the local buffers, through staging, to the store.
 
+use super::payload::next_payload;
 use super::stream::{FileStream, Sources};
 use super::{Phase, Progress, Staging, TransferError};
 use crate::plan::{PlannedFile, SavePlan};
-use bytes::Bytes;
 use reshard_storage::{Durable, Payload, StorageBackend, StoragePath, Upload, UploadShape};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 /// Everything that a write needs, owned.
@@ -20,8 +21,10 @@ pub struct WriteJob {
     pub plan: Arc<SavePlan>,
     /// The local buffers by what they are.
     pub sources: Sources,
-    /// Where bytes wait.
+    /// Where gathered bytes wait.
     pub staging: Staging,
+    /// Most requests with data at once.
+    pub concurrency: usize,
     /// Told of every part that is done.
     pub progress: Arc<dyn Progress>,
     /// Held by every request under way, also after the write was given up: once its receiver is disconnected, nothing
@@ -65,11 +68,12 @@ impl Meter {
 /// delete an attempt.
 pub async fn write(job: WriteJob) -> Result<Vec<WrittenFile>, TransferError> {
     let total = job.plan.files.iter().map(|file| file.layout.length()).sum();
+    let connections = Arc::new(Semaphore::new(job.concurrency.clamp(1, Semaphore::MAX_PERMITS)));
     let meter = Meter { progress: Arc::clone(&job.progress), sent: Arc::default(), total };
     let mut finishing: JoinSet<Result<(usize, WrittenFile), TransferError>> = JoinSet::new();
     let mut written: Vec<(usize, WrittenFile)> = Vec::with_capacity(job.plan.files.len());
     for (index, file) in job.plan.files.iter().enumerate() {
-        let sending = Sending::produce(&job, file, &meter).await?;
+        let sending = Sending::produce(&job, file, &connections, &meter).await?;
         let under_way = job.under_way.clone();
         finishing.spawn(async move {
             let done = sending.finish().await?;
@@ -102,20 +106,25 @@ enum How {
 }
 
 impl Sending {
-    async fn produce(job: &WriteJob, file: &PlannedFile, meter: &Meter) -> Result<Self, TransferError> {
+    async fn produce(
+        job: &WriteJob,
+        file: &PlannedFile,
+        connections: &Arc<Semaphore>,
+        meter: &Meter,
+    ) -> Result<Self, TransferError> {
         let path = job.directory.join(&file.name.to_string())?;
         let length = file.layout.length();
         let capabilities = job.storage.capabilities();
         let slot_bytes = job.staging.request_bytes();
         let mut stream = FileStream::new(file, &job.sources);
         if length <= slot_bytes.min(capabilities.max_put_len) {
-            let payload = next_payload(job, &mut stream, length).await?;
+            let (connection, payload) = admitted(job, connections, &mut stream, length).await?;
             let (storage, meter, under_way) =
                 (Arc::clone(&job.storage), meter.clone(), job.under_way.clone());
             let mut put = JoinSet::new();
             put.spawn(async move {
                 let durable = storage.put(&path, payload).await?;
-                drop(under_way);
+                drop((under_way, connection));
                 meter.add(length);
                 Ok(durable)
             });
@@ -131,9 +140,9 @@ impl Sending {
         let mut parts: JoinSet<Result<(), TransferError>> = JoinSet::new();
         for index in 0..shape.parts() {
             let bytes = shape.part(index).map_or(0, |part| part.end - part.start);
-            // A part that fails while the next one waits for memory ends the write.
-            let payload = {
-                let next = next_payload(job, &mut stream, bytes);
+            // A part that fails while the next one waits ends the write.
+            let (connection, payload) = {
+                let next = admitted(job, connections, &mut stream, bytes);
                 tokio::pin!(next);
                 loop {
                     tokio::select! {
@@ -146,7 +155,7 @@ impl Sending {
             let (upload, meter, under_way) = (Arc::clone(&upload), meter.clone(), job.under_way.clone());
             parts.spawn(async move {
                 upload.put_part(index, payload).await?;
-                drop(under_way);
+                drop((under_way, connection));
                 meter.add(bytes);
                 Ok(())
             });
@@ -174,20 +183,13 @@ impl Sending {
     }
 }
 
-/// The next `bytes` of the stream in staging slots, which go back to the pool when the payload is dropped.
-async fn next_payload(
+/// The next `bytes` of the stream, and the right to send them.
+async fn admitted(
     job: &WriteJob,
+    connections: &Arc<Semaphore>,
     stream: &mut FileStream<'_>,
     bytes: u64,
-) -> Result<Payload, TransferError> {
-    let mut pieces: Vec<Bytes> = Vec::new();
-    let mut left = bytes;
-    while left > 0 {
-        let mut slot = job.staging.pool().acquire().await?;
-        let count = slot.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        stream.fill(&mut slot[..count])?;
-        pieces.push(slot.freeze(count)?);
-        left -= count as u64;
-    }
-    Ok(pieces.into_iter().collect())
+) -> Result<(OwnedSemaphorePermit, Payload), TransferError> {
+    let connection = Arc::clone(connections).acquire_owned().await.map_err(|_| TransferError::Lost)?;
+    Ok((connection, next_payload(job.staging.pool(), stream, bytes).await?))
 }

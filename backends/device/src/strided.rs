@@ -83,6 +83,11 @@ impl StridedCopy {
         self.stream_offset..self.stream_end
     }
 
+    /// Bytes that are contiguous on both sides: the length of every row.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
     /// How many bytes it copies in all.
     pub fn bytes(&self) -> u64 {
         // The stream holds all of them apart from each other, so the product fits.

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use reshard_device::{
-    Axis, DestinationHandle, DeviceError, SourceHandle, StridedCopy, Window, with_destinations, with_sources,
+    Axis, DestinationHandle, DeviceError, SourceHandle, SourceWindow, StridedCopy, Window, with_destinations,
+    with_sources,
 };
 
 const STRIPE: usize = 1 << 20;
@@ -24,6 +25,7 @@ fn handles_and_windows_go_to_any_thread() {
     is_sent_and_kept::<DestinationHandle>();
     is_sent_and_kept::<SourceHandle>();
     is_sent_and_kept::<Window>();
+    is_sent_and_kept::<SourceWindow>();
 }
 
 #[test]
@@ -194,6 +196,27 @@ fn handles_that_outlive_the_closure_are_refused() {
     let copy = StridedCopy::new(0, 0, &[], 1).unwrap();
     assert_eq!(kept.read_into(0, &mut [0]), Err(DeviceError::Revoked));
     assert_eq!(kept.gather(&copy, 0, &mut [0]), Err(DeviceError::Revoked));
+    assert_eq!(kept.window(0..1).unwrap_err(), DeviceError::Revoked);
+}
+
+#[test]
+fn a_source_goes_back_only_when_its_windows_are_gone() {
+    let tensor = noise(1000);
+    let (send, received) = mpsc::channel();
+    with_sources(vec![&tensor], |handles| {
+        assert!(matches!(handles[0].window(999..1001), Err(DeviceError::OutOfRange { .. })));
+        let window = handles[0].window(10..1000).unwrap();
+        std::thread::spawn(move || {
+            // By now, or soon, nobody enters any more.
+            while handles[0].read_into(0, &mut []).is_ok() {
+                std::thread::yield_now();
+            }
+            send.send(window.to_vec()).unwrap();
+            drop(window);
+        });
+    });
+    // The thread sends before it lets go, so what it sent is here.
+    assert!(received.try_recv().unwrap() == tensor[10..]);
 }
 
 /// Lends a tensor to a closure that leaves a window with a thread and then ends by `end`. The thread fills

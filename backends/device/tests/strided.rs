@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "functions that only tests call are tests too")]
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use proptest::prelude::*;
@@ -134,6 +135,25 @@ proptest! {
             let copied = with_sources(vec![&tensor], |from| from[0].gather(&copy, piece.start, &mut lent));
             prop_assert_eq!(copied, Ok(inside.len()));
             prop_assert_eq!(&lent, &want);
+        }
+    }
+
+    #[test]
+    fn rows_are_what_is_contiguous_from_a_byte_on(case in cases()) {
+        let (copy, bytes) = (case.copy(), case.bytes());
+        let places: BTreeMap<u64, usize> = bytes.iter().copied().collect();
+        let past = copy.stream_range().end + 2;
+        for at in 0..past {
+            match (copy.row_at(at), places.get(&at)) {
+                (None, None) => {}
+                (Some(row), Some(place)) => {
+                    prop_assert!(row.start == *place && row.start < row.end && row.len() <= copy.row_bytes());
+                    for (step, tensor) in row.enumerate() {
+                        prop_assert_eq!(places.get(&(at + step as u64)), Some(&tensor));
+                    }
+                }
+                other => prop_assert!(false, "byte {}: {:?}", at, other),
+            }
         }
     }
 
