@@ -165,8 +165,15 @@ fn disk(part: Part) {
     let (layout, _) = plain::layout(&uri, &options);
     let lengths: Vec<u64> = layout.files.iter().map(|file| file.length).collect();
     if part.saves {
-        let save = || state::save(&uri, &options, 4, DISK_READS);
-        let (own, theirs, _) = compare(part.runs, save, || plain::pwrite(directory.path(), &lengths));
+        let ours = || {
+            state::fetch_pages();
+            state::save(&uri, &options, 4, DISK_READS)
+        };
+        let plain = || {
+            state::fetch_pages();
+            plain::pwrite(directory.path(), &lengths)
+        };
+        let (own, theirs, _) = compare(part.runs, ours, plain);
         row("disk: save TP 4", own, theirs, "against pwrite and fsync, a thread a file");
     }
     let (layout, attempt) = plain::layout(&uri, &options);

@@ -161,23 +161,27 @@ pub fn pread(files: &[File], ranges: &[(u32, Range<u64>)], threads: usize) -> f6
     start.elapsed().as_secs_f64()
 }
 
-/// Seconds to write files of these lengths with one thread each, and fsync them.
+/// Seconds to write files of these lengths from memory with one thread each, and fsync them. As a save does, it leaves
+/// the files of the time before in place until the new ones are there, so that both sides need as many new pages.
 pub fn pwrite(directory: &FilePath, lengths: &[u64]) -> f64 {
+    const STEP: usize = 8 << 20;
+    let file = |index: usize, name: &str| directory.join(format!("plain-{index}.{name}"));
+    let memory: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![7; length as usize]).collect();
     let start = Instant::now();
     std::thread::scope(|scope| {
-        for (index, &length) in lengths.iter().enumerate() {
+        for (index, bytes) in memory.iter().enumerate() {
             scope.spawn(move || {
-                let buffer = vec![7u8; 8 << 20];
-                let file = File::create(directory.join(format!("plain-{index}"))).unwrap();
-                let mut at = 0;
-                while at < length {
-                    let step = (length - at).min(buffer.len() as u64);
-                    file.write_all_at(&buffer[..step as usize], at).unwrap();
-                    at += step;
+                let file = File::create_new(file(index, "new")).unwrap();
+                for (step, bytes) in bytes.chunks(STEP).enumerate() {
+                    file.write_all_at(bytes, (step * STEP) as u64).unwrap();
                 }
                 file.sync_all().unwrap();
             });
         }
     });
-    start.elapsed().as_secs_f64()
+    let seconds = start.elapsed().as_secs_f64();
+    for index in 0..lengths.len() {
+        std::fs::rename(file(index, "new"), file(index, "old")).unwrap();
+    }
+    seconds
 }

@@ -50,6 +50,12 @@ fn trainer_state() -> TrainerState {
     }
 }
 
+/// Has a virtual machine's host give it the pages that a write will fill: how long that takes says nothing about either
+/// side, and differs from run to run.
+pub fn fetch_pages() {
+    drop(std::hint::black_box(vec![1u8; 6 << 30]));
+}
+
 fn barrier(rank: &ThreadRank) {
     rank.barrier(Deadline::after(Duration::from_secs(600))).unwrap();
 }

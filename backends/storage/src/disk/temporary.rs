@@ -79,6 +79,19 @@ impl Temporary {
         Ok(())
     }
 
+    /// Has the kernel begin to write `length` bytes at `offset` to the disk, so that it is busy while the next ones
+    /// come and [`Self::sync`] finds little left to do.
+    pub(super) fn begin_sync(&self, offset: u64, length: u64) {
+        // Linux starts to write pages that it is told nobody needs; the portable call for that alone waits.
+        #[cfg(target_os = "linux")]
+        if let Some(length) = std::num::NonZeroU64::new(length) {
+            let _only_advice =
+                rustix::fs::fadvise(&self.file, offset, Some(length), rustix::fs::Advice::DontNeed);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _unused = (offset, length);
+    }
+
     /// Makes the content durable; the name isn't yet.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_all()

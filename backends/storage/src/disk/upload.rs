@@ -1,4 +1,4 @@
-//! An upload on disk: parts are written concurrently at their offsets of one temporary.
+//! An upload on disk: parts are written at their offsets of one temporary, in any order.
 
 use super::DiskBackend;
 use super::temporary::Temporary;
@@ -6,6 +6,7 @@ use crate::backend::at;
 use crate::{Durable, Operation, Payload, Result, StoragePath, UploadSession};
 use async_trait::async_trait;
 use std::sync::Arc;
+use tokio::sync::Mutex;
 
 #[derive(Debug)]
 pub(super) struct DiskUpload {
@@ -13,11 +14,14 @@ pub(super) struct DiskUpload {
     path: StoragePath,
     len: u64,
     temporary: Arc<Temporary>,
+    /// Held by the part that is being written. A file system takes the writes of one file one by one anyway; threads
+    /// that wait inside it spin and keep the others from their work.
+    writing: Mutex<()>,
 }
 
 impl DiskUpload {
     pub(super) fn new(disk: DiskBackend, path: StoragePath, len: u64, temporary: Temporary) -> Self {
-        Self { disk, path, len, temporary: Arc::new(temporary) }
+        Self { disk, path, len, temporary: Arc::new(temporary), writing: Mutex::default() }
     }
 
     async fn blocking<T: Send + 'static>(
@@ -38,7 +42,13 @@ impl DiskUpload {
 #[async_trait]
 impl UploadSession for DiskUpload {
     async fn put_part(&self, _index: u64, offset: u64, payload: Payload) -> Result<()> {
-        self.blocking(Operation::PutPart, move |temporary| temporary.write_at(offset, &payload)).await
+        let _turn = self.writing.lock().await;
+        self.blocking(Operation::PutPart, move |temporary| {
+            temporary.write_at(offset, &payload)?;
+            temporary.begin_sync(offset, payload.len());
+            Ok(())
+        })
+        .await
     }
 
     async fn complete(&self) -> Result<Durable> {
