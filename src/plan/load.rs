@@ -1,7 +1,7 @@
 use super::box_tree::BoxTree;
 use super::coalesce::{FileExtents, coalesce};
 use super::copy::{Copy, CopyKind};
-use super::lookup::{Known, SavedTies, TieWinners, check_ties, resolve_tie};
+use super::lookup::{Known, SavedTies, TieWinners, aliases, check_ties, resolve_tie};
 use super::padding::{filled_shape, split_at_padding};
 use super::pattern::LocalPattern;
 use super::{CostModel, DTypeContract, PlanError, Select};
@@ -162,6 +162,7 @@ impl<'a> LoadPlanner<'a> {
     ) -> Result<LoadPlan, PlanError> {
         let known = Known { saved: self.saved, ties: &self.rules.saved_ties };
         check_ties(known)?;
+        let aliases = aliases(target);
         let mut main = Draft::default();
         let mut ties = Draft::default();
         for (key, wanted) in target.iter() {
@@ -172,7 +173,7 @@ impl<'a> LoadPlanner<'a> {
             if owner_here {
                 continue; // its bytes are the owner's
             }
-            let Some(tie) = resolve_tie(known, target, &self.rules.tie_winners, key, wanted)? else {
+            let Some(tie) = resolve_tie(known, &aliases, &self.rules.tie_winners, key, wanted)? else {
                 main.plan.missing.push(key.to_owned());
                 continue;
             };

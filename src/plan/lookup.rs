@@ -81,11 +81,25 @@ pub(crate) struct Tie {
     pub(crate) dropped: Vec<String>,
 }
 
+/// The aliases of every tensor that has some, in the order of their keys.
+pub(crate) type Aliases<'a> = BTreeMap<&'a str, Vec<&'a str>>;
+
+/// The aliases of a target by the tensor that owns their storage.
+pub(crate) fn aliases(target: &ShardedStateDict) -> Aliases<'_> {
+    let mut aliases = Aliases::new();
+    for (alias, tensor) in target.iter() {
+        if let Some(owner) = tensor.alias_of() {
+            aliases.entry(owner).or_default().push(alias);
+        }
+    }
+    aliases
+}
+
 /// How the wanted tensor `key`, which owns its storage, is filled, given the target's aliases of it (or of its
 /// parameter, for an optimizer state).
 pub(crate) fn resolve_tie(
     known: Known<'_>,
-    target: &ShardedStateDict,
+    aliases: &Aliases<'_>,
     winners: &TieWinners,
     key: &str,
     wanted: &ShardedTensor,
@@ -94,12 +108,10 @@ pub(crate) fn resolve_tie(
     let saved = known.saved;
     let source = source_key(known, key, wanted);
     let mut others: Vec<String> = Vec::new();
-    for (alias, tensor) in target.iter() {
-        let tied_key = match tensor.alias_of() {
-            Some(of) if of == key => alias.to_owned(),
-            Some(of) if of == owner => renamed(key, owner, alias),
-            _ => continue,
-        };
+    let of = |owner: &str| aliases.get(owner).into_iter().flatten();
+    let own = of(key).map(|alias| (*alias).to_owned());
+    let derived = of(owner).filter(|_| owner != key).map(|alias| renamed(key, owner, alias));
+    for tied_key in own.chain(derived) {
         if let Some((other, _)) = stored(saved, &tied_key)
             && source.as_deref() != Some(other)
             && !others.iter().any(|known| known == other)
