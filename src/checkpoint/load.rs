@@ -1,18 +1,17 @@
-use super::commit::{FoundCommit, read_commit};
 use super::destinations::{Placed, lend};
-use super::locate::{Located, Origin};
+use super::locate::{Located, Origin, is_committed};
 use super::meeting::Meeting;
 use super::report::{LoadFigures, LoadReport, PhaseSeconds, Verification};
 use super::{Checkpoint, CheckpointError};
 use crate::foreign::Directory;
-use crate::format::{Commit, Iteration, SavedLayout, TrainerState};
+use crate::format::{Iteration, SavedLayout, TrainerState};
 use crate::plan::{Destination, LoadPlan, LoadPlanner, LoadRules, ObjectChoice, choose_objects};
 use crate::transfer::{Job, ReadJob, ReadMode, ReadStats, Staging, TransferError, read};
 use bytes::Bytes;
 use reshard_collective::{Collective, Reduce};
 use reshard_device::{Buffer, DestinationHandle};
 use reshard_shard::ShardedStateDict;
-use reshard_storage::{Depth, StorageBackend, StoragePath};
+use reshard_storage::Depth;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -330,18 +329,6 @@ fn look(
         Ok(((), Bytes::new()))
     })?;
     Ok(())
-}
-
-/// Whether the iteration's commit still names the attempt in `directory`.
-async fn is_committed(
-    storage: &dyn StorageBackend,
-    iteration: Iteration,
-    directory: &Directory,
-) -> Result<bool, CheckpointError> {
-    let found = read_commit(storage, iteration).await?;
-    let attempt = directory.prefix().map(StoragePath::name);
-    Ok(matches!(found, Some(FoundCommit { commit: Commit::Committed(checkpoint), .. })
-        if attempt == Some(&*checkpoint.attempt().directory())))
 }
 
 /// Where a rank reads from.

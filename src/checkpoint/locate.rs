@@ -47,7 +47,18 @@ impl Located {
         if file.is_none()
             && let Some((iteration, checkpoint)) = committed(storage, wanted).await?
         {
-            return native(storage, iteration, &checkpoint).await;
+            let found = native(storage, iteration, &checkpoint).await;
+            if let Err(error) = &found
+                && error.is_missing_object()
+            {
+                let attempt = iteration_path(iteration)
+                    .and_then(|path| path.join(&checkpoint.attempt().directory()))
+                    .map_err(TransferError::from)?;
+                if !is_committed(storage, iteration, &Directory::new(Some(attempt))).await? {
+                    return Err(CheckpointError::RemovedWhileLoading { iteration: iteration.0 });
+                }
+            }
+            return found;
         }
         let opened = foreign(storage, file, wanted).await?;
         let mut bytes = BytesMut::new();
@@ -135,6 +146,18 @@ async fn foreign(
     Opened::open(storage, &detected).await?.ok_or_else(|| nothing(LOOK.to_owned()))
 }
 
+/// Whether the iteration's commit still names the attempt in `directory`.
+pub(super) async fn is_committed(
+    storage: &dyn StorageBackend,
+    iteration: Iteration,
+    directory: &Directory,
+) -> Result<bool, CheckpointError> {
+    let found = read_commit(storage, iteration).await?;
+    let attempt = directory.prefix().map(StoragePath::name);
+    Ok(matches!(found, Some(FoundCommit { commit: Commit::Committed(checkpoint), .. })
+        if attempt == Some(&*checkpoint.attempt().directory())))
+}
+
 /// First byte of what rank 0 sends: which of the two follows.
 const NATIVE: u8 = 0;
 const FOREIGN: u8 = 1;
@@ -154,14 +177,23 @@ async fn native(
     let iteration_directory = iteration_path(iteration).map_err(TransferError::from)?;
     let digest = checkpoint.metadata();
     let path = iteration_directory.join(&digest.path).map_err(TransferError::from)?;
-    let (metadata, _) = storage.read_all(&path, digest.length).await?;
-    named(digest, &path).check(&metadata)?;
     let directory =
         iteration_directory.join(&checkpoint.attempt().directory()).map_err(TransferError::from)?;
+    let state_path = directory.join(TRAINER_STATE_FILE).map_err(TransferError::from)?;
+    // Both at once: a store far away answers each after a while.
+    let (metadata, trainer_state) = futures::join!(
+        storage.read_all(&path, digest.length),
+        storage.read_all(&state_path, MAX_TRAINER_STATE_BYTES)
+    );
+    let (metadata, _) = metadata?;
+    named(digest, &path).check(&metadata)?;
     let parsed = Metadata::parse(path.as_str(), &metadata)?;
     let digest = &parsed.trainer_state;
     let path = directory.join(&digest.path).map_err(TransferError::from)?;
-    let (trainer_state, _) = storage.read_all(&path, digest.length.min(MAX_TRAINER_STATE_BYTES)).await?;
+    let (trainer_state, _) = match digest.path.as_str() {
+        TRAINER_STATE_FILE => trainer_state?,
+        _ => storage.read_all(&path, digest.length.min(MAX_TRAINER_STATE_BYTES)).await?,
+    };
     named(digest, &path).check(&trainer_state)?;
 
     let mut bytes = BytesMut::new();

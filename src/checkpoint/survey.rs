@@ -9,7 +9,7 @@ use crate::format::{
 };
 use crate::transfer::{Job, TransferError};
 use futures::{StreamExt, TryStreamExt};
-use reshard_storage::{Depth, StorageBackend};
+use reshard_storage::{Depth, StorageBackend, StorageError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -41,6 +41,8 @@ pub enum IterationState {
     Uncommitted,
     /// Its commit, metadata or trainer state are missing or not what they were.
     Damaged(CheckpointError),
+    /// It may not be read.
+    Unreadable(CheckpointError),
 }
 
 /// The contents of a checkpoint in numbers.
@@ -120,13 +122,23 @@ async fn entry(
     iteration: Iteration,
 ) -> Result<IterationEntry, CheckpointError> {
     let directory = iteration_path(iteration).map_err(TransferError::from)?;
-    let listing = storage.list(Some(&directory), Depth::Children).await?;
+    let listing = match storage.list(Some(&directory), Depth::Children).await {
+        // One iteration that may not be read says nothing about the others.
+        Err(error @ StorageError::AccessDenied { .. }) => {
+            let state = IterationState::Unreadable(error.into());
+            return Ok(IterationEntry { iteration, committed_at: None, state });
+        }
+        listing => listing?,
+    };
     let commit = listing.objects.iter().find(|object| object.path.name() == COMMIT_FILE);
     let committed_at = commit.map(|object| object.modified);
     let state = match (state(&*storage, iteration).await, commit) {
         (Err(CheckpointError::NoCheckpoint { .. }), None) => IterationState::Uncommitted,
         (Err(error), _) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
             IterationState::Damaged(error)
+        }
+        (Err(error @ CheckpointError::Storage(StorageError::AccessDenied { .. })), _) => {
+            IterationState::Unreadable(error)
         }
         (state, _) => state?,
     };

@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 /// List the iterations of a run, newest first, or the files of one iteration
 ///
 /// Each iteration is committed (it can be loaded), foreign (another tool's, which can be loaded too), deleted (its space is
-/// or will be freed), uncommitted (a save failed or is still running) or damaged. Of an iteration, every object below it is listed with what it is for; a leftover belongs
+/// or will be freed), uncommitted (a save failed or is still running), damaged or unreadable. Of an iteration, every object below it is listed with what it is for; a leftover belongs
 /// to another attempt.
 #[derive(Args)]
 #[command(after_long_help = "\
@@ -137,6 +137,7 @@ impl Row {
             IterationState::Deleted => ("deleted", None, None),
             IterationState::Uncommitted => ("uncommitted", None, None),
             IterationState::Damaged(error) => ("damaged", None, Some(error.to_string())),
+            IterationState::Unreadable(error) => ("unreadable", None, Some(error.to_string())),
         };
         Self {
             iteration: entry.iteration.0,

@@ -102,7 +102,9 @@ fn candidates(checkpoint: &Checkpoint) -> Result<Vec<Iteration>, Failure> {
     let mut iterations = Vec::new();
     for entry in checkpoint.survey(None)? {
         match entry.state {
-            IterationState::Committed(_) | IterationState::Damaged(_) => iterations.push(entry.iteration),
+            IterationState::Committed(_) | IterationState::Damaged(_) | IterationState::Unreadable(_) => {
+                iterations.push(entry.iteration)
+            }
             IterationState::Foreign(_) | IterationState::Deleted | IterationState::Uncommitted => {}
         }
     }

@@ -1,6 +1,6 @@
 //! `ls` and `inspect`.
 
-use crate::command::{fails, json, text};
+use crate::command::{fails, json, reshard_unprivileged, text};
 use crate::run::{Run, bound, topology};
 use reshard::format::{Commit, DeletedCheckpoint};
 use serde_json::json;
@@ -43,6 +43,23 @@ fn ls_shows_every_iteration_and_its_state() {
     assert!(lines[3].contains("200") && lines[3].contains("tp2 pp2 dp2 (8 ranks)"), "{shown}");
     let (_, newest) = json(&["ls", run.uri(), "--newest", "1"]);
     assert_eq!(newest["iterations"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn an_iteration_that_may_not_be_read_does_not_hide_the_others() {
+    let run = Run::with(&[1, 2]);
+    for (closed, mode) in [(run.iteration(2), 0o755), (run.attempt(1), 0o755)] {
+        std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
+        let ended = reshard_unprivileged(run.directory.path(), &["ls", run.uri(), "--json"]);
+        std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let listing: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        let rows = listing["iterations"].as_array().unwrap();
+        let states: Vec<_> = rows.iter().map(|row| row["state"].as_str().unwrap()).collect();
+        let unreadable = usize::from(closed == run.attempt(1));
+        assert_eq!((states[unreadable], states[1 - unreadable]), ("unreadable", "committed"));
+        assert!(rows[unreadable]["fault"].as_str().unwrap().contains("ermission"), "{rows:?}");
+    }
 }
 
 #[test]

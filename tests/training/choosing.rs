@@ -170,13 +170,29 @@ fn a_pinned_iteration_is_neither_discarded_nor_replaced() {
     });
 }
 
-/// What a pruning job would do, at the worst moment: the newest checkpoint vanishes at the first read of its data.
-fn vanishing(storage: &Store, times: u64) -> (Store, Arc<AtomicU64>) {
+/// A moment of a load at which its checkpoint may vanish.
+#[derive(Clone, Copy, PartialEq)]
+enum Moment {
+    Metadata,
+    FirstData,
+}
+
+impl Moment {
+    fn is(self, operation: Operation, path: &StoragePath) -> bool {
+        match self {
+            Self::Metadata => operation == Operation::ReadAll && path.name() == "metadata.json",
+            Self::FirstData => operation == Operation::Read,
+        }
+    }
+}
+
+/// What a pruning job would do, at the worst moment: the checkpoint that is loaded vanishes, that many times.
+fn vanishing(storage: &Store, times: u64, moment: Moment) -> (Store, Arc<AtomicU64>) {
     let (inner, vanished) = (Arc::clone(storage), Arc::new(AtomicU64::new(0)));
     let count = Arc::clone(&vanished);
     let hooked = Hooked::before(storage, move |operation, path| {
         let iteration = StoragePath::parse(path.segments().next().unwrap()).unwrap();
-        let first = operation == Operation::Read && count.load(Ordering::SeqCst) < times;
+        let first = moment.is(operation, path) && count.load(Ordering::SeqCst) < times;
         let (inner, count) = (Arc::clone(&inner), Arc::clone(&count));
         Box::pin(async move {
             if first {
@@ -192,39 +208,48 @@ fn vanishing(storage: &Store, times: u64) -> (Store, Arc<AtomicU64>) {
 
 #[test]
 fn a_checkpoint_removed_while_loading_makes_it_start_over_once() {
-    let storage = memory();
-    saved(&storage, &[10, 20]);
-    let (hooked, vanished) = vanishing(&storage, 1);
-    on_ranks(2, |rank| {
-        let resumed = resume_and_check(&mut run(&hooked, &rank, Retention::All), &rank, 10);
-        let notes = resumed.report.notes;
-        assert_eq!(resumed.iteration.0, 10);
-        assert!(notes.len() == 1 && notes[0].contains("iteration 20 was removed"), "{notes:?}");
-    });
-    assert_eq!(vanished.load(Ordering::SeqCst), 1);
+    for moment in [Moment::Metadata, Moment::FirstData] {
+        let storage = memory();
+        saved(&storage, &[10, 20]);
+        let (hooked, vanished) = vanishing(&storage, 1, moment);
+        on_ranks(2, |rank| {
+            let resumed = resume_and_check(&mut run(&hooked, &rank, Retention::All), &rank, 10);
+            let notes = resumed.report.notes;
+            assert_eq!(resumed.iteration.0, 10);
+            assert!(notes.len() == 1 && notes[0].contains("iteration 20 was removed"), "{notes:?}");
+        });
+        assert_eq!(vanished.load(Ordering::SeqCst), 1);
+    }
 }
 
 #[test]
 fn a_second_removal_and_that_of_a_named_iteration_are_errors() {
-    let storage = memory();
-    saved(&storage, &[10, 20, 30]);
-    let (hooked, _) = vanishing(&storage, u64::MAX);
-    on_ranks(1, |rank| {
-        let named = resume_with(&mut run(&hooked, &rank, Retention::All), &rank, |request| {
-            request.load.iteration = Some(Iteration(30));
+    for moment in [Moment::Metadata, Moment::FirstData] {
+        let storage = memory();
+        saved(&storage, &[10, 20, 30]);
+        let (hooked, _) = vanishing(&storage, u64::MAX, moment);
+        on_ranks(1, |rank| {
+            let named = resume_with(&mut run(&hooked, &rank, Retention::All), &rank, |request| {
+                request.load.iteration = Some(Iteration(30));
+            });
+            assert!(matches!(named.unwrap_err(), CheckpointError::RemovedWhileLoading { iteration: 30 }));
+            let dict = dict(0, 1);
+            let mut own: BTreeMap<String, Vec<u8>> = buffers(&dict, 0);
+            let mut request = ResumeRequest::new(&dict);
+            request.load.objects = ObjectChoice::Fresh;
+            request.load.mode = CommitMode::InPlace(
+                own.iter_mut().map(|(key, bytes)| (key.as_str(), bytes.as_mut_slice())).collect(),
+            );
+            let mut run = run(&hooked, &rank, Retention::All);
+            let cause = match run.resume_from_checkpoint(&rank, request).unwrap_err() {
+                // Only where bytes may have gone into the caller's tensors.
+                CheckpointError::ContentsUndefined { cause } if moment == Moment::FirstData => *cause,
+                error if moment == Moment::Metadata => error,
+                error => panic!("{error}"),
+            };
+            assert!(matches!(cause, CheckpointError::RemovedWhileLoading { iteration: 10 }), "{cause}");
         });
-        assert!(matches!(named.unwrap_err(), CheckpointError::RemovedWhileLoading { iteration: 30 }));
-        let dict = dict(0, 1);
-        let mut own: BTreeMap<String, Vec<u8>> = buffers(&dict, 0);
-        let mut request = ResumeRequest::new(&dict);
-        request.load.objects = ObjectChoice::Fresh;
-        request.load.mode = CommitMode::InPlace(
-            own.iter_mut().map(|(key, bytes)| (key.as_str(), bytes.as_mut_slice())).collect(),
-        );
-        let error = run(&hooked, &rank, Retention::All).resume_from_checkpoint(&rank, request).unwrap_err();
-        let CheckpointError::ContentsUndefined { cause } = error else { panic!("{error}") };
-        assert!(matches!(*cause, CheckpointError::RemovedWhileLoading { iteration: 10 }), "{cause}");
-    });
+    }
 }
 
 #[test]

@@ -59,8 +59,14 @@ fn children(directory: &Path, prefix: Option<&StoragePath>) -> io::Result<Vec<(S
     Ok(children)
 }
 
+/// Whether anything lies below `prefix`. A directory that may not be read may hold something; whoever looks into it is
+/// told so then.
 fn has_object(root: &Path, prefix: &StoragePath) -> io::Result<bool> {
-    for (path, metadata) in children(&root.join(prefix.as_str()), Some(prefix))? {
+    let children = match children(&root.join(prefix.as_str()), Some(prefix)) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(true),
+        children => children?,
+    };
+    for (path, metadata) in children {
         if !metadata.is_dir() || has_object(root, &path)? {
             return Ok(true);
         }
