@@ -84,15 +84,22 @@ impl Target {
         if let Some(zero) = self.zero {
             rules.optimizer.zero = zero;
         }
-        match rules.bind(tensors, &topology) {
-            Ok(bound) => Ok(Sharded { bound, rules: source }),
-            Err(error) if self.rules.is_none() => {
-                let exit = Failure::from(error.clone()).exit;
-                let hint = "--rules FILE takes a table of your own (docs/sharding.md)";
-                Err(Failure::new(exit, format!("{error}\nthe rules are those of the {source}; {hint}")))
-            }
-            Err(error) => Err(error.into()),
+        let bound = rules.bind(tensors, &topology).map_err(|error| {
+            let exit = Failure::from(error.clone()).exit;
+            let hint = match &self.rules {
+                Some(_) => format!("the rules are those in {source}; docs/sharding.md has all that they can say"),
+                None => format!(
+                    "the rules are those of the {source}; --rules FILE takes a table of your own (docs/sharding.md)"
+                ),
+            };
+            Failure::new(exit, format!("{error}\n{hint}"))
+        })?;
+        if self.zero.is_some_and(|zero| zero > 0) && bound.dealt_states() == 0 {
+            return Err(Failure::usage(format!(
+                "--zero: the rules ({source}) find no optimizer state in this checkpoint that could be dealt; leave it out"
+            )));
         }
+        Ok(Sharded { bound, rules: source })
     }
 
     fn topology(&self) -> Result<Topology, Failure> {

@@ -106,6 +106,18 @@ fn rules_of_a_file_are_those_of_the_planner() {
     assert!(message.contains("[[rule]]"), "{message}");
     std::fs::write(file, "[[rule]]\nkeys = [\"*.up\"]\nreplicated = true").unwrap();
     assert!(fails(6, &["plan", run.uri(), "--rules", file]).contains("`block.down`"));
+    // Faults of the table's meaning name the file too.
+    for (table, exit, why) in [
+        ("[[rule]]\nkeys = [\"*\"]", 2, "rule 1"),
+        ("[[rule]]\nkeys = [\"*\"]\ncut = [{ axis = 7, over = \"tp\" }]", 6, "axis 7"),
+        ("[optimizer]\nzero = 7\n[[rule]]\nkeys = [\"*\"]\nreplicated = true", 2, "zero = 7"),
+    ] {
+        std::fs::write(file, table).unwrap();
+        let error = fails(exit, &["plan", run.uri(), "--rules", file]);
+        assert!(error.contains(why) && error.contains("rules.toml"), "{error}");
+    }
+    std::fs::write(file, "[[rule]]\nkeys = [\"*\"]\nreplicated = true").unwrap();
+    assert!(fails(2, &["plan", run.uri(), "--rules", file, "--zero", "1"]).contains("no optimizer state"));
     std::fs::write(file, "rule = 1").unwrap();
     assert!(fails(2, &["plan", run.uri(), "--rules", file]).contains("rules.toml"));
     assert!(fails(2, &["plan", run.uri(), "--rules", "/nothing.toml"]).contains("/nothing.toml"));

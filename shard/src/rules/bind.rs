@@ -109,6 +109,11 @@ impl BoundRules {
         Ok(dict)
     }
 
+    /// How many tensors are states that ZeRO deals over ranks of their own.
+    pub fn dealt_states(&self) -> usize {
+        self.zero.as_ref().map_or(0, Zero::dealt_states)
+    }
+
     /// The topology.
     pub fn topology(&self) -> &Topology {
         &self.topology

@@ -84,6 +84,11 @@ impl Zero {
         Ok(Some(zero))
     }
 
+    /// How many states it deals.
+    pub fn dealt_states(&self) -> usize {
+        self.dealt.len()
+    }
+
     /// Whether the state at that index lies in a bucket.
     pub fn deals(&self, state: usize) -> bool {
         self.dealt.contains(&state)
