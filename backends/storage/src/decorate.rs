@@ -1,5 +1,22 @@
 //! Backends around backends: each adds one thing and passes everything else on.
 
+/// A decorator is shown as the store inside it; to a developer, with its name around.
+macro_rules! shown_as_inner {
+    ($decorator:ident) => {
+        impl std::fmt::Display for $decorator {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(&self.inner, f)
+            }
+        }
+
+        impl std::fmt::Debug for $decorator {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_tuple(stringify!($decorator)).field(&self.inner).finish()
+            }
+        }
+    };
+}
+
 mod faulty;
 mod limited;
 mod metered;
@@ -11,13 +28,3 @@ pub use limited::{Limited, Limits};
 pub use metered::{Meter, Metered, Record, Totals};
 pub use retrying::{RetryPolicy, Retrying};
 pub use throttled::{Pace, Throttled};
-
-use crate::StorageBackend;
-use std::fmt::{self, Debug};
-
-/// `Debug` of a decorator: its name around the inner one.
-fn debug_around(name: &str, inner: &dyn StorageBackend, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{name}(")?;
-    Debug::fmt(inner, f)?;
-    f.write_str(")")
-}

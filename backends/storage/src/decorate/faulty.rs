@@ -8,7 +8,6 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::any::Any;
-use std::fmt::{self, Debug, Display};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -379,14 +378,4 @@ impl UploadSession for FaultyUpload {
     }
 }
 
-impl Display for Faulty {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.inner, f)
-    }
-}
-
-impl Debug for Faulty {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        super::debug_around("Faulty", &*self.inner, f)
-    }
-}
+shown_as_inner!(Faulty);

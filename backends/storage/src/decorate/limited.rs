@@ -7,7 +7,6 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use std::fmt::{self, Debug, Display};
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -149,14 +148,4 @@ impl UploadSession for LimitedUpload {
     }
 }
 
-impl Display for Limited {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.inner, f)
-    }
-}
-
-impl Debug for Limited {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        super::debug_around("Limited", &*self.inner, f)
-    }
-}
+shown_as_inner!(Limited);

@@ -6,7 +6,6 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use std::fmt::{self, Debug, Display};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -216,14 +215,4 @@ impl UploadSession for MeteredUpload {
     }
 }
 
-impl Display for Metered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.inner, f)
-    }
-}
-
-impl Debug for Metered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        super::debug_around("Metered", &*self.inner, f)
-    }
-}
+shown_as_inner!(Metered);

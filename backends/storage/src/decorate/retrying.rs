@@ -8,7 +8,6 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use std::fmt::{self, Debug, Display};
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -190,14 +189,4 @@ impl UploadSession for RetryingUpload {
     }
 }
 
-impl Display for Retrying {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.inner, f)
-    }
-}
-
-impl Debug for Retrying {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        super::debug_around("Retrying", &*self.inner, f)
-    }
-}
+shown_as_inner!(Retrying);

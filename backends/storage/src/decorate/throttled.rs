@@ -6,7 +6,6 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use std::fmt::{self, Debug, Display};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,14 +123,4 @@ impl UploadSession for ThrottledUpload {
     }
 }
 
-impl Display for Throttled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.inner, f)
-    }
-}
-
-impl Debug for Throttled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        super::debug_around("Throttled", &*self.inner, f)
-    }
-}
+shown_as_inner!(Throttled);
