@@ -105,9 +105,9 @@ proptest! {
         let mut holders: Vec<String> = layout.tensors.iter().filter(|(_, tensor)| tensor.chunks.iter().any(|chunk| {
             chunk.file == index && within(chunk.offset, chunk.region.volume() * 4)
         })).map(|(key, _)| format!("`{key}`")).collect();
-        holders.extend(layout.objects.iter().filter(|(_, ranks)| ranks.values().any(|object| {
+        holders.extend(layout.objects.iter().flat_map(|(name, ranks)| ranks.iter().filter(|(_, object)| {
             object.file == index && within(object.offset, object.length)
-        })).map(|(name, _)| format!("`{name}`")));
+        }).map(move |(rank, _)| format!("`{name} (rank {rank})`"))));
         for result in run.load(|request| request.objects = ObjectChoice::Own) {
             let error = result.unwrap_err();
             let text = error.to_string();
