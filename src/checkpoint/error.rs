@@ -275,6 +275,16 @@ impl CheckpointError {
         }
     }
 
+    /// The path of the object that was not there, where that is the error.
+    pub(crate) fn missing_object(&self) -> Option<String> {
+        match self {
+            Self::Transfer(TransferError::Storage(error)) | Self::Storage(error) if error.is_not_found() => {
+                error.at().object().map(ToString::to_string)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether an object was not there.
     pub(crate) fn is_missing_object(&self) -> bool {
         matches!(self, Self::Transfer(TransferError::Storage(error)) | Self::Storage(error) if error.is_not_found())

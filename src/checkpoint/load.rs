@@ -66,8 +66,8 @@ pub struct LoadRequest<'a> {
     pub rules: LoadRules,
     /// Which per-rank objects.
     pub objects: ObjectChoice,
-    /// Wanted keys that the checkpoint lacks are reported, not an error: new tensors are zero, existing ones keep
-    /// what they hold.
+    /// Wanted keys that the checkpoint lacks are reported, not an error: tensors of the caller keep what they hold, and
+    /// [`CommitMode::Allocate`] makes none for them.
     pub allow_missing: bool,
     /// Saved keys that no rank wants are reported, not an error.
     pub allow_unexpected: bool,

@@ -57,6 +57,9 @@ impl Located {
                 if !is_committed(storage, iteration, &Directory::new(Some(attempt))).await? {
                     return Err(CheckpointError::RemovedWhileLoading { iteration: iteration.0 });
                 }
+                let (place, detail) = (storage.to_string(), "is missing".to_owned());
+                let file = error.missing_object().unwrap_or_else(|| "a document".to_owned());
+                return Err(CheckpointError::FilesChanged { place, file, detail });
             }
             return found;
         }

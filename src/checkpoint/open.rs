@@ -3,9 +3,9 @@ use super::meeting::{Meeting, MeetingRules};
 use super::{CheckpointError, LoadRequest, Loaded, SaveError, SaveReport, SaveRequest};
 use crate::foreign::huggingface::Source;
 use crate::format::Iteration;
-use crate::transfer::{Job, NoProgress, Progress, Staging};
+use crate::transfer::{Job, NoProgress, Progress, Staging, TransferError};
 use reshard_collective::Collective;
-use reshard_device::{Device, Host};
+use reshard_device::{Device, DeviceError, Host};
 use reshard_storage::{Meter, OpenOptions, StorageBackend, StoragePath};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -150,7 +150,17 @@ impl Checkpoint {
 
     pub(super) fn staging(&self, collective: &dyn Collective) -> Result<Staging, CheckpointError> {
         let Options { device, staging_bytes, .. } = &self.options;
-        Ok(Staging::new(Arc::clone(device), *staging_bytes, collective.ranks_in_process())?)
+        let ranks = collective.ranks_in_process();
+        Staging::new(Arc::clone(device), *staging_bytes, ranks).map_err(|error| match error {
+            // Told in the caller's terms: the whole budget, not a rank's share.
+            TransferError::Device(DeviceError::BudgetTooSmall { minimum, .. }) => {
+                CheckpointError::Invalid(format!(
+                    "staging_bytes = {staging_bytes} is too small for the ranks of this process ({ranks}); give at least {}",
+                    minimum.saturating_mul(ranks)
+                ))
+            }
+            error => error.into(),
+        })
     }
 
     pub(super) fn retries(&self) -> u64 {

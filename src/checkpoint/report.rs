@@ -58,7 +58,8 @@ pub struct LoadReport {
     pub retries: u64,
     /// Seconds.
     pub seconds: PhaseSeconds,
-    /// Most staging memory that was in use at once on this rank, in bytes.
+    /// Most staging memory that was reserved at once on this rank, in bytes: whole slots, of which only what bytes must
+    /// wait in is ever touched.
     pub peak_staging_bytes: usize,
     /// How far the bytes are verified.
     pub verification: Verification,
@@ -97,7 +98,8 @@ pub struct SaveReport {
     pub metadata_bytes: u64,
     /// Seconds.
     pub seconds: PhaseSeconds,
-    /// Most staging memory that was in use at once on this rank, in bytes.
+    /// Most staging memory that was reserved at once on this rank, in bytes: whole slots, of which only what bytes must
+    /// wait in is ever touched.
     pub peak_staging_bytes: usize,
     /// Other things worth knowing, one sentence each.
     pub notes: Vec<String>,

@@ -30,7 +30,8 @@ pub struct SaveRequest<'a> {
     pub iteration: Iteration,
     /// This rank's shards.
     pub state: &'a ShardedStateDict,
-    /// Their bytes: for every tensor that is not an alias a buffer of `local_bytes`.
+    /// Their bytes: for every tensor that is not an alias a buffer of `local_bytes`. An alias needs none; where some are
+    /// given, they must be its owner's.
     pub data: SaveData<'a>,
     /// This rank's own byte objects by name (RNG state, data-loader position).
     pub objects: BTreeMap<String, &'a [u8]>,
@@ -202,6 +203,17 @@ fn check(checkpoint: &Checkpoint, request: &SaveRequest<'_>) -> Result<(), Check
                 ));
             }
             Some(_) => {}
+        }
+    }
+    for (key, tensor) in request.state.iter() {
+        let owner = tensor.alias_of().and_then(|owner| Some((owner, request.data.get(owner)?)));
+        if let (Some(bytes), Some((owner, owners))) = (request.data.get(key), owner)
+            && !std::ptr::eq(*bytes, *owners)
+            && bytes != owners
+        {
+            return invalid(format!(
+                "`{key}` is an alias of `{owner}`, and other bytes were given for it; give none, or save it as a tensor of its own"
+            ));
         }
     }
     if let Some(key) = request.data.keys().find(|key| request.state.get(key).is_none()) {

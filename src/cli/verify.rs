@@ -87,7 +87,12 @@ impl Verify {
         };
         let mut reports = Vec::with_capacity(iterations.len());
         for iteration in iterations {
-            reports.push(checkpoint.verify(iteration)?);
+            let report = checkpoint.verify(iteration);
+            reports.push(match (iteration, report) {
+                // One that may not be read does not keep the others from being looked at.
+                (Some(iteration), Err(error)) if self.all => VerifyReport::refused(iteration, error)?,
+                (_, report) => report?,
+            });
         }
         let whole = reports.iter().all(VerifyReport::is_whole);
         let text: String = reports.iter().map(text).collect();

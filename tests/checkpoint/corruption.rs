@@ -150,7 +150,7 @@ fn documents_that_are_not_what_the_commit_names() {
         run.put(&path, bytes);
         run.refused(ErrorKind::Corrupt, &[name, "SHA-256"]);
         run.delete(&path);
-        run.refused(ErrorKind::NotFound, &[name]);
+        run.refused(ErrorKind::Corrupt, &[name, "is missing"]);
         run.put(&path, whole);
     }
     let path = run.path("commit.json");

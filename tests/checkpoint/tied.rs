@@ -1,7 +1,10 @@
 //! Tied weights: one storage under two names, when saved, when loaded, or both.
 
-use crate::harness::{dict, errors, load, memory, save_with};
-use reshard::checkpoint::LoadRequest;
+use crate::harness::{dict, errors, handle, load, memory, on_ranks, save_with, trainer_state};
+use reshard::checkpoint::{Checkpoint, ErrorKind, LoadRequest, Options, SaveData, SaveRequest};
+use reshard::collective::{Collective, Single};
+use reshard::format::Iteration;
+use reshard::plan::ObjectChoice;
 use reshard::shard::{DType, ShardedStateDict, ShardedTensor, ShardedTensorBuilder, StateGroup};
 use reshard::storage::StorageBackend;
 use reshard_oracle::full_tensor;
@@ -150,4 +153,54 @@ fn a_name_that_was_not_stored_is_filled_through_a_tie() {
     };
     let loaded = load(&storage, &dicts, tied).pop().unwrap().unwrap();
     assert_eq!(loaded.tensors["head"].as_ref(), data("wte", "one"));
+}
+
+#[test]
+fn bytes_given_for_an_alias_must_be_its_owners() {
+    let (owner, alias) = NAMES[0];
+    let dicts = together(owner, alias);
+    for (source, fits) in [("one", true), ("two", false)] {
+        let trainer_state = trainer_state(1);
+        let keys = STATES.map(|state| format!("{state}{owner}"));
+        let buffers: Vec<Vec<u8>> = keys.iter().map(|key| data(key, "one")).collect();
+        let bytes = data(alias, source);
+        let mut own: SaveData<'_> =
+            keys.iter().zip(&buffers).map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();
+        own.insert(alias, &bytes);
+        let request = SaveRequest::new(Iteration(1), &dicts[0], own, &trainer_state);
+        match handle(&memory()).save(&Single, request) {
+            Ok(_) => assert!(fits),
+            Err(error) => {
+                assert!(!fits && error.source.kind() == ErrorKind::Invalid, "{error}");
+                assert!(error.to_string().contains("`z.head` is an alias of `a.wte`"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_staging_budget_that_is_too_small_is_the_callers_fault_and_says_what_is_enough() {
+    let (owner, alias) = NAMES[0];
+    let storage = save(&together(owner, alias), |_, key| data(key, "one"));
+    let dicts = [together(owner, alias), together(owner, alias)].concat();
+    let mut enough = 100;
+    for is_enough in [false, true] {
+        let texts = on_ranks(2, |rank| {
+            let options = Options { staging_bytes: enough, ..Options::default() };
+            let mut request = LoadRequest::new(&dicts[rank.rank()]);
+            request.objects = ObjectChoice::Fresh;
+            let error = match Checkpoint::new(Arc::clone(&storage), options).load(&rank, request) {
+                Ok(_) => return String::new(),
+                Err(error) => error,
+            };
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+            error.to_string()
+        });
+        if is_enough {
+            assert_eq!(texts, ["", ""]);
+        } else {
+            let number = texts[0].rsplit_once("at least ").unwrap().1;
+            enough = number.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap();
+        }
+    }
 }

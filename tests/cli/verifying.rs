@@ -255,3 +255,34 @@ fn a_file_that_may_not_be_read_is_a_fault_and_the_others_are_read() {
         .sum();
     assert_eq!(checkpoint["bytes"], others);
 }
+
+#[test]
+fn an_iteration_that_may_not_be_read_is_a_fault_and_the_others_are_read() {
+    let run = Run::with(&[1, 2]);
+    for closed in [run.iteration(2).join("commit.json"), run.iteration(2)] {
+        let mode =
+            std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&closed).unwrap().permissions());
+        let set = |mode| {
+            std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        };
+        set(0o000);
+        let ended = reshard_unprivileged(run.directory.path(), &["verify", run.uri(), "--all", "--json"]);
+        set(mode);
+        assert_eq!(ended.code, 1, "{}", ended.stderr);
+        let answer: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let checkpoints = answer["checkpoints"].as_array().unwrap();
+        let by_iteration =
+            |number: u64| checkpoints.iter().find(|checkpoint| checkpoint["iteration"] == number).unwrap();
+        assert_eq!(by_iteration(2)["faults"][0]["kind"], "unreadable");
+        assert!(by_iteration(1)["faults"].as_array().unwrap().is_empty());
+        assert!(by_iteration(1)["blocks"].as_u64().unwrap() > 0);
+    }
+}
+
+#[test]
+fn documents_that_are_gone_are_damage() {
+    let run = Run::with(&[1]);
+    std::fs::remove_file(data_file(&run, "metadata.json")).unwrap();
+    let error = fails(5, &["inspect", run.uri()]);
+    assert!(error.contains("metadata.json") && error.contains("is missing"), "{error}");
+}

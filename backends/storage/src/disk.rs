@@ -218,7 +218,7 @@ impl StorageBackend for DiskBackend {
 }
 
 fn read_range(path: &Path, start: u64, len: usize, slot: &mut Slot, here: At) -> Result<()> {
-    let file = File::open(path).on_disk(&here)?;
+    let file = open(path, &here)?;
     let mut at = 0;
     while at < len {
         let room = slot.room(at, len - at);
@@ -241,8 +241,18 @@ fn read_range(path: &Path, start: u64, len: usize, slot: &mut Slot, here: At) ->
     Ok(())
 }
 
+/// Opens the file of an object. A pipe, a socket or a device is none: to open or read one may wait without end.
+fn open(path: &Path, here: &At) -> Result<File> {
+    let kind = fs::metadata(path).on_disk(here)?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        let detail = "it is no regular file".to_owned();
+        return Err(StorageError::Corrupt { at: here.clone(), detail });
+    }
+    File::open(path).on_disk(here)
+}
+
 fn read_small(file: &Path, max_len: u64, here: At) -> Result<Vec<u8>> {
-    let file = File::open(file).on_disk(&here)?;
+    let file = open(file, &here)?;
     let mut bytes = Vec::new();
     // One byte more than allowed tells a file that is too long, without trusting the length that stat
     // reports.

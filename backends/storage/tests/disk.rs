@@ -301,3 +301,30 @@ async fn a_slot_outlives_a_dropped_read() {
     // The memory is let go only after the call has filled it.
     assert_eq!(dropped.recv().unwrap(), 9);
 }
+
+#[tokio::test]
+async fn a_pipe_is_no_object_and_nobody_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = std::process::Command::new("mkfifo").arg(folder.path().join("pipe")).status().unwrap();
+    assert!(made.success());
+    let store = disk(folder.path());
+    let (_, result) = store.read(&path("pipe"), 0..4, Box::new(vec![0; 4])).await;
+    assert!(matches!(result, Err(StorageError::Corrupt { .. })), "{result:?}");
+    let result = store.read_all(&path("pipe"), 100).await;
+    assert!(matches!(result, Err(StorageError::Corrupt { .. })), "{result:?}");
+}
+
+#[tokio::test]
+async fn links_in_a_circle_add_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = disk(folder.path());
+    store.put(&path("a/object"), vec![1].into()).await.unwrap();
+    std::os::unix::fs::symlink(".", folder.path().join("a/self")).unwrap();
+    std::os::unix::fs::symlink("loop", folder.path().join("a/loop")).unwrap();
+    let listing = store.list(Some(&path("a")), Depth::All).await.unwrap();
+    let names: Vec<&str> = listing.objects.iter().map(|object| object.path.as_str()).collect();
+    assert!(names.contains(&"a/object") && names.len() <= 2, "{names:?}");
+    assert!(store.list(None, Depth::Children).await.unwrap().prefixes.contains(&path("a")));
+    let (_, result) = store.read(&path("a/loop"), 0..1, Box::new(vec![0])).await;
+    assert!(matches!(result, Err(StorageError::InvalidInput { .. })), "{result:?}");
+}

@@ -47,7 +47,7 @@ pub enum VerifyFaultKind {
     BlockTable,
     /// Blocks whose bytes are not those that were written.
     Block,
-    /// A data file that was listed could not be read, or may not be.
+    /// A data file that was listed could not be read, or may not be; or a whole iteration among others.
     Unreadable,
 }
 

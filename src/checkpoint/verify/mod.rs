@@ -7,12 +7,12 @@ mod owners;
 
 pub use fault::{Held, VerifyFault, VerifyFaultKind};
 
-use super::commit::list_iterations;
+use super::commit::{iteration_path, list_iterations};
 use super::{Checkpoint, CheckpointError};
 use crate::format::{AttemptId, Iteration, SavedLayout};
 use crate::transfer::{Job, Phase, Progress};
 use file::DataFile;
-use reshard_storage::{StorageBackend, StoragePath};
+use reshard_storage::{StorageBackend, StorageError, StoragePath};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,15 +105,7 @@ async fn verify(
     limits: file::Limits,
     progress: Arc<dyn Progress>,
 ) -> Result<VerifyReport, CheckpointError> {
-    let mut report = VerifyReport {
-        iteration,
-        attempt: None,
-        files: 0,
-        blocks: 0,
-        bytes: 0,
-        faults: Vec::new(),
-        leftovers: (0, 0),
-    };
+    let mut report = VerifyReport::empty(iteration);
     let Some(documents) = documents::read(&*storage, iteration, &mut report).await? else {
         return Ok(report);
     };
@@ -173,6 +165,30 @@ async fn read_files(
 }
 
 impl VerifyReport {
+    fn empty(iteration: Iteration) -> Self {
+        Self {
+            iteration,
+            attempt: None,
+            files: 0,
+            blocks: 0,
+            bytes: 0,
+            faults: Vec::new(),
+            leftovers: (0, 0),
+        }
+    }
+
+    /// Of an iteration that may not be read, among others that may: the refusal is its fault.
+    ///
+    /// # Errors
+    /// Any other error, as it is.
+    pub(crate) fn refused(iteration: Iteration, error: CheckpointError) -> Result<Self, CheckpointError> {
+        let CheckpointError::Storage(StorageError::AccessDenied { .. }) = error else { return Err(error) };
+        let path = iteration_path(iteration).map_err(crate::transfer::TransferError::from)?;
+        let mut report = Self::empty(iteration);
+        report.faults.push(VerifyFault::of(VerifyFaultKind::Unreadable, &path, error.to_string()));
+        Ok(report)
+    }
+
     /// Whether nothing is wrong.
     pub fn is_whole(&self) -> bool {
         self.faults.is_empty()

@@ -55,6 +55,12 @@ fn other(at: At, error: io::Error) -> StorageError {
             detail: format!("this file system can't store the name ({detail})"),
         },
         ErrorKind::Unsupported => StorageError::Unsupported { at, detail },
+        _ if is_loop(&error) => StorageError::InvalidInput { at, detail },
         _ => StorageError::Internal { at, detail },
     }
+}
+
+/// Symbolic links that lead in a circle.
+pub(super) fn is_loop(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
 }

@@ -1,11 +1,13 @@
 //! Listing and deleting files so that directories look like key prefixes: an empty one doesn't exist.
 
+use super::errors::is_loop;
 use super::temporary::{is_temporary, sweep};
 use super::{LOCK_FILE, modified};
 use crate::{Deletion, Depth, Listing, ObjectInfo, StoragePath};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Adds what lies below `prefix` to `listing`.
@@ -15,13 +17,32 @@ pub(super) fn list(
     depth: Depth,
     listing: &mut Listing,
 ) -> io::Result<()> {
+    below(root, prefix, depth, listing, &mut Vec::new())
+}
+
+/// As [`list`]; `above` are the directories that are being listed, by device and inode. One that is linked below itself
+/// holds nothing more.
+fn below(
+    root: &Path,
+    prefix: Option<&StoragePath>,
+    depth: Depth,
+    listing: &mut Listing,
+    above: &mut Vec<(u64, u64)>,
+) -> io::Result<()> {
     let directory = prefix.map_or_else(|| root.to_owned(), |prefix| root.join(prefix.as_str()));
     for (path, metadata) in children(&directory, prefix)? {
         match (metadata.is_dir(), depth) {
             (false, _) => {
                 listing.objects.push(ObjectInfo { path, len: metadata.len(), modified: modified(&metadata) })
             }
-            (true, Depth::All) => list(root, Some(&path), depth, listing)?,
+            (true, Depth::All) => {
+                let own = (metadata.dev(), metadata.ino());
+                if !above.contains(&own) {
+                    above.push(own);
+                    below(root, Some(&path), depth, listing, above)?;
+                    above.pop();
+                }
+            }
             (true, Depth::Children) if has_object(root, &path)? => listing.prefixes.push(path),
             (true, Depth::Children) => {}
         }
@@ -52,7 +73,7 @@ fn children(directory: &Path, prefix: Option<&StoragePath>) -> io::Result<Vec<(S
         });
         let Some(path) = path else { continue };
         match fs::metadata(entry.path()) {
-            Err(error) if is_absence(&error) => {}
+            Err(error) if is_absence(&error) || is_loop(&error) => {}
             metadata => children.push((path, metadata?)),
         }
     }
