@@ -56,6 +56,8 @@ pub(super) struct Consumed {
 
 /// Bytes that are read at once where work is done on them while they are in the processor's cache.
 const PIECE_BYTES: usize = 256 << 10;
+/// Bytes that are copied and then checksummed while they are in the nearest caches.
+const CACHED_BYTES: usize = 64 << 10;
 /// A row of a tensor is read into in place from this length on: shorter reads cost more than a copy.
 const SHORTEST_WINDOW: usize = 64 << 10;
 
@@ -219,6 +221,9 @@ impl Work {
 
     /// Copies the bytes that come next and moves on.
     fn pass_on(&mut self, bytes: &[u8]) {
+        if self.failed.is_some() {
+            return;
+        }
         match self.copy(bytes) {
             Ok(()) => self.advance(bytes),
             Err(error) => self.failed = Some(error),
@@ -266,7 +271,11 @@ impl ReadBuffer for Intake {
             return;
         }
         if work.straight.is_some() {
-            return work.pass_on(bytes);
+            // A store's piece may be larger than the processor's cache.
+            for part in bytes.chunks(CACHED_BYTES) {
+                work.pass_on(part);
+            }
+            return;
         }
         match self.memory.get_mut(at..at.saturating_add(bytes.len())) {
             Some(room) => {
