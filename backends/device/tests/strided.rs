@@ -142,8 +142,9 @@ proptest! {
     fn rows_are_what_is_contiguous_from_a_byte_on(case in cases()) {
         let (copy, bytes) = (case.copy(), case.bytes());
         let places: BTreeMap<u64, usize> = bytes.iter().copied().collect();
-        let past = copy.stream_range().end + 2;
-        for at in 0..past {
+        // Bytes here and there, and their neighbours, which may belong to no row.
+        let sample = places.keys().step_by(1 + places.len() / 40).flat_map(|&at| [at.saturating_sub(1), at, at + 1]);
+        for at in sample {
             match (copy.row_at(at), places.get(&at)) {
                 (None, None) => {}
                 (Some(row), Some(place)) => {
