@@ -10,6 +10,13 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// Device and inode: the same directory by whatever name.
+type Identity = (u64, u64);
+
+fn identity(metadata: &fs::Metadata) -> Identity {
+    (metadata.dev(), metadata.ino())
+}
+
 /// Adds what lies below `prefix` to `listing`.
 pub(super) fn list(
     root: &Path,
@@ -17,42 +24,44 @@ pub(super) fn list(
     depth: Depth,
     listing: &mut Listing,
 ) -> io::Result<()> {
-    below(root, prefix, depth, listing, &mut Vec::new())
+    let directory = prefix.map_or_else(|| root.to_owned(), |prefix| root.join(prefix.as_str()));
+    let mut above = fs::metadata(directory).iter().map(identity).collect();
+    below(root, prefix, depth, listing, &mut above)
 }
 
-/// As [`list`]; `above` are the directories that are being listed, by device and inode. One that is linked below itself
-/// holds nothing more.
+/// As [`list`]; `above` are the directories from where the listing began down to this one.
 fn below(
     root: &Path,
     prefix: Option<&StoragePath>,
     depth: Depth,
     listing: &mut Listing,
-    above: &mut Vec<(u64, u64)>,
+    above: &mut Vec<Identity>,
 ) -> io::Result<()> {
     let directory = prefix.map_or_else(|| root.to_owned(), |prefix| root.join(prefix.as_str()));
-    for (path, metadata) in children(&directory, prefix)? {
-        match (metadata.is_dir(), depth) {
-            (false, _) => {
-                listing.objects.push(ObjectInfo { path, len: metadata.len(), modified: modified(&metadata) })
-            }
-            (true, Depth::All) => {
-                let own = (metadata.dev(), metadata.ino());
-                if !above.contains(&own) {
-                    above.push(own);
-                    below(root, Some(&path), depth, listing, above)?;
-                    above.pop();
-                }
-            }
-            (true, Depth::Children) if has_object(root, &path)? => listing.prefixes.push(path),
-            (true, Depth::Children) => {}
+    for (path, metadata) in children(&directory, prefix, above)? {
+        if !metadata.is_dir() {
+            listing.objects.push(ObjectInfo { path, len: metadata.len(), modified: modified(&metadata) });
+            continue;
         }
+        above.push(identity(&metadata));
+        match depth {
+            Depth::All => below(root, Some(&path), depth, listing, above)?,
+            Depth::Children if has_object(root, &path, above)? => listing.prefixes.push(path),
+            Depth::Children => {}
+        }
+        above.pop();
     }
     Ok(())
 }
 
 /// The entries of a directory that are objects or may hold some. Names that are no keys are passed over: this
-/// library didn't write them and can't address them. What vanishes while it is looked at isn't there.
-fn children(directory: &Path, prefix: Option<&StoragePath>) -> io::Result<Vec<(StoragePath, fs::Metadata)>> {
+/// library didn't write them and can't address them. What vanishes while it is looked at isn't there, and a link to a
+/// directory that it lies in holds nothing more.
+fn children(
+    directory: &Path,
+    prefix: Option<&StoragePath>,
+    above: &[Identity],
+) -> io::Result<Vec<(StoragePath, fs::Metadata)>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if is_absence(&error) => return Ok(Vec::new()),
         entries => entries?,
@@ -74,6 +83,7 @@ fn children(directory: &Path, prefix: Option<&StoragePath>) -> io::Result<Vec<(S
         let Some(path) = path else { continue };
         match fs::metadata(entry.path()) {
             Err(error) if is_absence(&error) || is_loop(&error) => {}
+            Ok(metadata) if above.contains(&identity(&metadata)) => {}
             metadata => children.push((path, metadata?)),
         }
     }
@@ -82,13 +92,19 @@ fn children(directory: &Path, prefix: Option<&StoragePath>) -> io::Result<Vec<(S
 
 /// Whether anything lies below `prefix`. A directory that may not be read may hold something; whoever looks into it is
 /// told so then.
-fn has_object(root: &Path, prefix: &StoragePath) -> io::Result<bool> {
-    let children = match children(&root.join(prefix.as_str()), Some(prefix)) {
+fn has_object(root: &Path, prefix: &StoragePath, above: &mut Vec<Identity>) -> io::Result<bool> {
+    let children = match children(&root.join(prefix.as_str()), Some(prefix), above) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(true),
         children => children?,
     };
     for (path, metadata) in children {
-        if !metadata.is_dir() || has_object(root, &path)? {
+        if !metadata.is_dir() {
+            return Ok(true);
+        }
+        above.push(identity(&metadata));
+        let found = has_object(root, &path, above)?;
+        above.pop();
+        if found {
             return Ok(true);
         }
     }
