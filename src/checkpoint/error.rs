@@ -3,7 +3,7 @@ use crate::format::{Difference, FormatError};
 use crate::plan::{DeclarationFault, PlanError};
 use crate::transfer::TransferError;
 use reshard_collective::CollectiveError;
-use reshard_storage::StorageError;
+use reshard_storage::{StorageError, StoragePath};
 
 /// What a user can do about an error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -275,19 +275,24 @@ impl CheckpointError {
         }
     }
 
-    /// The path of the object that was not there, where that is the error.
-    pub(crate) fn missing_object(&self) -> Option<String> {
+    /// The store's word that an object was not there, where that is the error.
+    fn not_found(&self) -> Option<&StorageError> {
         match self {
             Self::Transfer(TransferError::Storage(error)) | Self::Storage(error) if error.is_not_found() => {
-                error.at().object().map(ToString::to_string)
+                Some(error)
             }
             _ => None,
         }
     }
 
+    /// The object that was not there, where that is the error and it has a path.
+    pub(crate) fn missing_object(&self) -> Option<&StoragePath> {
+        self.not_found()?.at().object()
+    }
+
     /// Whether an object was not there.
     pub(crate) fn is_missing_object(&self) -> bool {
-        matches!(self, Self::Transfer(TransferError::Storage(error)) | Self::Storage(error) if error.is_not_found())
+        self.not_found().is_some()
     }
 }
 

@@ -47,21 +47,17 @@ impl Located {
         if file.is_none()
             && let Some((iteration, checkpoint)) = committed(storage, wanted).await?
         {
-            let found = native(storage, iteration, &checkpoint).await;
-            if let Err(error) = &found
-                && error.is_missing_object()
-            {
-                let attempt = iteration_path(iteration)
-                    .and_then(|path| path.join(&checkpoint.attempt().directory()))
-                    .map_err(TransferError::from)?;
-                if !is_committed(storage, iteration, &Directory::new(Some(attempt))).await? {
-                    return Err(CheckpointError::RemovedWhileLoading { iteration: iteration.0 });
-                }
-                let (place, detail) = (storage.to_string(), "is missing".to_owned());
-                let file = error.missing_object().unwrap_or_else(|| "a document".to_owned());
-                return Err(CheckpointError::FilesChanged { place, file, detail });
+            let path = iteration_path(iteration).map_err(TransferError::from)?;
+            let directory = path.join(&checkpoint.attempt().directory()).map_err(TransferError::from)?;
+            let found = native(storage, iteration, &checkpoint, directory.clone()).await;
+            let Some(missing) = found.as_ref().err().and_then(CheckpointError::missing_object) else {
+                return found;
+            };
+            if !is_committed(storage, iteration, &Directory::new(Some(directory))).await? {
+                return Err(CheckpointError::RemovedWhileLoading { iteration: iteration.0 });
             }
-            return found;
+            let (place, file) = (storage.to_string(), missing.to_string());
+            return Err(CheckpointError::FilesChanged { place, file, detail: "is missing".to_owned() });
         }
         let opened = foreign(storage, file, wanted).await?;
         let mut bytes = BytesMut::new();
@@ -170,18 +166,17 @@ fn named(digest: &ObjectDigest, path: &StoragePath) -> ObjectDigest {
     ObjectDigest { path: path.as_str().to_owned(), ..digest.clone() }
 }
 
-/// Reads and verifies the documents of a checkpoint of this library. The other ranks get them byte for byte, so that
+/// Reads and verifies the documents of a checkpoint of this library, whose attempt lies in `directory`. The other ranks get them byte for byte, so that
 /// each parses and proves what was saved.
 async fn native(
     storage: &dyn StorageBackend,
     iteration: Iteration,
     checkpoint: &CommittedCheckpoint,
+    directory: StoragePath,
 ) -> Result<(Located, Bytes), CheckpointError> {
-    let iteration_directory = iteration_path(iteration).map_err(TransferError::from)?;
     let digest = checkpoint.metadata();
-    let path = iteration_directory.join(&digest.path).map_err(TransferError::from)?;
-    let directory =
-        iteration_directory.join(&checkpoint.attempt().directory()).map_err(TransferError::from)?;
+    let path =
+        iteration_path(iteration).and_then(|path| path.join(&digest.path)).map_err(TransferError::from)?;
     let state_path = directory.join(TRAINER_STATE_FILE).map_err(TransferError::from)?;
     // Both at once: a store far away answers each after a while.
     let (metadata, trainer_state) = futures::join!(

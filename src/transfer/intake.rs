@@ -30,6 +30,8 @@ pub(super) struct Intake {
 struct Work {
     shared: Arc<Shared>,
     request: usize,
+    /// Where in the file the request begins.
+    start: u64,
     /// The copies in the order in which they begin in the file, where bytes go straight to the tensors.
     straight: Option<Vec<Straight>>,
     /// How many of these, from the first on, have all their bytes.
@@ -72,7 +74,8 @@ impl Intake {
             ReadMode::Fill => unchanged(plan, wanted)?,
             ReadMode::Compare => None,
         };
-        let work = Work { shared, request, straight, past: 0, at: 0, checksums: None, failed: None };
+        let start = wanted.range.start;
+        let work = Work { shared, request, start, straight, past: 0, at: 0, checksums: None, failed: None };
         Ok(Self { memory, window: None, work })
     }
 
@@ -110,8 +113,7 @@ impl Intake {
             Some(_) => 0,
             None => {
                 let bytes = self.memory.get(..length).unwrap_or_default();
-                let start = request.range.start;
-                scatter(plan, &request.copies, start, bytes, shared.destinations(), shared.mode())?
+                scatter(plan, &request.copies, work.start, bytes, shared.destinations(), shared.mode())?
             }
         };
         Ok(Consumed { blocks_verified, overflowed })
@@ -143,7 +145,7 @@ impl Work {
         if at == 0 {
             (self.past, self.at, self.failed) = (0, 0, None);
             self.checksums =
-                self.shared.blocks(self.request).map(|(blocks, start)| Checksums::new(blocks, start));
+                self.shared.blocks(self.request).map(|blocks| Checksums::new(blocks, self.start));
         } else if at != self.at && self.failed.is_none() {
             self.fail(format!("bytes at {at} came where those at {} were due", self.at));
         }
@@ -162,8 +164,7 @@ impl Work {
     fn window(&self, want: usize) -> Option<Window> {
         // Bytes that nobody works on need not come in pieces.
         let mut want = if self.checksums.is_some() { want.min(PIECE_BYTES) } else { want };
-        let (_, request) = self.shared.request(self.request)?;
-        let at = request.range.start + self.at as u64;
+        let at = self.next_byte();
         let mut owner = None;
         for copy in self.straight.as_ref()?.get(self.past..)? {
             let range = copy.pattern.stream_range();
@@ -185,15 +186,18 @@ impl Work {
         self.shared.destinations().get(owner.tensor as usize)?.window(place).ok()
     }
 
+    /// Where in the file the next byte lies.
+    fn next_byte(&self) -> u64 {
+        self.start + self.at as u64
+    }
+
     /// `bytes` have come.
     fn advance(&mut self, bytes: &[u8]) {
-        if let (Some(checksums), Some((blocks, _))) = (&mut self.checksums, self.shared.blocks(self.request))
-        {
+        if let (Some(checksums), Some(blocks)) = (&mut self.checksums, self.shared.blocks(self.request)) {
             checksums.update(blocks, bytes);
         }
         self.at += bytes.len();
-        let end =
-            self.shared.request(self.request).map_or(0, |(_, request)| request.range.start) + self.at as u64;
+        let end = self.next_byte();
         let copies = self.straight.as_deref().unwrap_or_default();
         while copies.get(self.past).is_some_and(|copy| copy.pattern.stream_range().end <= end) {
             self.past += 1;
@@ -202,8 +206,7 @@ impl Work {
 
     /// Copies the bytes that come next to the tensors that want them.
     fn copy(&self, bytes: &[u8]) -> Result<(), TransferError> {
-        let Some((_, request)) = self.shared.request(self.request) else { return Err(TransferError::Lost) };
-        let start = request.range.start + self.at as u64;
+        let start = self.next_byte();
         let end = start + bytes.len() as u64;
         let copies = self.straight.as_deref().unwrap_or_default();
         for copy in copies.get(self.past..).unwrap_or_default() {
@@ -219,14 +222,16 @@ impl Work {
         Ok(())
     }
 
-    /// Copies the bytes that come next and moves on.
+    /// Copies the bytes that come next and moves on, in parts that stay in the nearest caches.
     fn pass_on(&mut self, bytes: &[u8]) {
-        if self.failed.is_some() {
-            return;
-        }
-        match self.copy(bytes) {
-            Ok(()) => self.advance(bytes),
-            Err(error) => self.failed = Some(error),
+        for part in bytes.chunks(CACHED_BYTES) {
+            match self.copy(part) {
+                Ok(()) => self.advance(part),
+                Err(error) => {
+                    self.failed = Some(error);
+                    return;
+                }
+            }
         }
     }
 }
@@ -271,11 +276,7 @@ impl ReadBuffer for Intake {
             return;
         }
         if work.straight.is_some() {
-            // A store's piece may be larger than the processor's cache.
-            for part in bytes.chunks(CACHED_BYTES) {
-                work.pass_on(part);
-            }
-            return;
+            return work.pass_on(bytes);
         }
         match self.memory.get_mut(at..at.saturating_add(bytes.len())) {
             Some(room) => {

@@ -220,11 +220,11 @@ impl Shared {
         self.job.mode
     }
 
-    /// The blocks of the request's file, where they are verified, and where in the file the request begins.
-    pub(super) fn blocks(&self, index: usize) -> Option<(&BlockLayout, u64)> {
+    /// The blocks of the request's file, where they are verified.
+    pub(super) fn blocks(&self, index: usize) -> Option<&BlockLayout> {
         let (_, request) = self.request(index)?;
         let file = self.file(request).ok().filter(|_| self.tables.contains_key(&request.file))?;
-        Some((file.blocks.as_ref()?, request.range.start))
+        file.blocks.as_ref()
     }
 
     fn path(&self, file: &SavedFile) -> Result<StoragePath, TransferError> {
